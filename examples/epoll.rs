@@ -1,5 +1,5 @@
-//! A ring in an epoll loop, beside a socket: its descriptor is one among the others. Then the same reads with a thread
-//! for the ring and a wake-up for each answer, and what an I/O costs with either.
+//! A ring in an epoll loop, beside a socket: the loop waits for both descriptors. Then the same reads with a thread for
+//! the ring and a wake-up for each answer, and the time of an I/O with either.
 //!
 //! ```sh
 //! cargo run --release --example epoll -- ram:size=64M 100000
@@ -26,7 +26,7 @@ use bridge::Bridge;
 
 const USAGE: &str = "usage: epoll SPEC IOS";
 const BLOCK: usize = 4096;
-/// What epoll says of its descriptors.
+/// Event data of the two descriptors.
 const RING: u64 = 0;
 const SOCKET: u64 = 1;
 
@@ -37,12 +37,12 @@ struct Sources {
     epoll: OwnedFd,
     socket: UnixStream,
     events: Vec<epoll::Event>,
-    /// Bytes that came over the socket.
+    /// Number of bytes received from the socket.
     received: u64,
 }
 
 impl Sources {
-    /// The loop, and the other end of its socket.
+    /// Returns a loop, and the other end of its socket.
     fn new() -> Result<(Sources, UnixStream), Failure> {
         let (socket, peer) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
@@ -51,12 +51,12 @@ impl Sources {
         Ok((Sources { epoll, socket, events: Vec::with_capacity(8), received: 0 }, peer))
     }
 
-    /// One look at all sources, which may wait so long; whether the ring was among those that had something.
+    /// Waits for the sources, at most for `timeout`. Returns true if the ring's descriptor was ready.
     fn look(&mut self, timeout: Option<Duration>) -> Result<bool, Failure> {
         self.events.clear();
         let timeout = timeout.map(Timespec::try_from).transpose()?;
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            // A wait ends early for a signal, and for I/O of this thread that the kernel completes meanwhile.
+            // A wait is interrupted by a signal, and by I/O of this thread that the kernel completes meanwhile.
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -78,9 +78,9 @@ struct Loop {
     sources: Sources,
     ring: Ring,
     fd: Fd,
-    /// Turns of the loop.
+    /// Number of turns.
     turns: u64,
-    /// Those that waited for the ring's descriptor.
+    /// Number of turns that waited for the ring's descriptor.
     waits: u64,
 }
 
@@ -93,8 +93,8 @@ impl Loop {
         Ok((Loop { sources, ring, fd, turns: 0, waits: 0 }, peer))
     }
 
-    /// One turn: sends what was pushed, looks at every source, waits if there is nothing to do, and calls `each` with
-    /// what has completed.
+    /// Takes one turn: submits what was pushed, looks at all sources, waits if there is nothing to do, and calls `each`
+    /// with each completion.
     fn turn(&mut self, mut each: impl FnMut(&mut Ring, Completion) -> Result<(), Failure>) -> Result<(), Failure> {
         self.turns += 1;
         self.ring.submit()?;
@@ -103,7 +103,7 @@ impl Loop {
                 self.waits += 1;
                 self.sources.look(wait.timeout)?;
             }
-            // There are completions; but the socket is not to wait for the device.
+            // There are completions, but the socket must not wait for the device.
             None => _ = self.sources.look(Some(Duration::ZERO))?,
         }
         while let Some(done) = self.ring.pop() {
@@ -112,7 +112,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Reads blocks, `depth` at a time, and gives the sum of the first byte of each.
+    /// Reads blocks, `depth` at a time. Returns the sum of their first bytes.
     fn read_all(&mut self, depth: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
         let (fd, mut sum) = (self.fd, 0);
         let (mut begun, mut ended) = (0, 0);
@@ -137,7 +137,7 @@ impl Loop {
     }
 }
 
-/// Reads all blocks through a thread that has the ring.
+/// Reads all blocks through a thread that owns the ring.
 fn read_all_over_a_bridge(device: &Device, depth: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
     let (mut sources, peer) = Sources::new()?;
     let (bridge, peer) = (Bridge::new(device)?, Arc::new(peer));
@@ -145,7 +145,7 @@ fn read_all_over_a_bridge(device: &Device, depth: u64, ios: u64, blocks: u64) ->
     let read = |buf, begun| {
         let (answers, peer) = (answers.clone(), Arc::clone(&peer));
         let answer = move |result, buf| {
-            // The loop may be gone, after an error.
+            // Fails if the loop is gone after an error.
             let _ = answers.send((result, buf));
             let _ = (&*peer).write(&[1]);
         };
@@ -196,7 +196,7 @@ fn main() -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// A device whose blocks begin with 1, 2, 3 and so on.
+    /// Makes a device whose blocks begin with 1, 2, 3 and so on.
     fn numbered(spec: &str, blocks: u64) -> Device {
         let device = open_device(spec).unwrap();
         let mut ring = Ring::builder().build().unwrap();
@@ -239,7 +239,7 @@ mod tests {
             let (mut with_ring, _peer) = Loop::new(&open_device(spec).unwrap()).unwrap();
             assert_eq!(with_ring.read_all(4, 40, 16).unwrap(), 0);
             let (turns, waits) = (with_ring.turns, with_ring.waits);
-            // As many as wake-ups: a loop that does not sleep takes thousands of turns in these milliseconds.
+            // Turns come from wake-ups: a loop that does not sleep takes thousands of turns in these milliseconds.
             assert!(turns <= 80 && waits >= 1, "{spec}: {turns} turns, {waits} waits for 40 reads");
         }
     }
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn a_wait_that_is_interrupted_is_a_look_that_finds_nothing() {
         let (mut sources, _peer) = Sources::new().unwrap();
-        // A process that was stopped and goes on finds its epoll_wait interrupted. Again and again: a stop that has not
-        // begun when the process is to go on is none.
+        // A process that was stopped and continued finds its epoll_wait interrupted. Repeated, because a stop that has
+        // not taken effect when the process is continued interrupts nothing.
         let pid = std::process::id();
         let stops =
             format!("for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; kill -STOP {pid}; sleep 0.1; kill -CONT {pid}; done");

@@ -1,14 +1,15 @@
-//! The bare loop of a program that embeds Sheave: fill SQEs in place, submit, reap. Nothing else happens per I/O, so
-//! what it costs is what Sheave costs; `tests/budgets` counts its instructions.
+//! The bare loop of a program that embeds Sheave: fill SQEs in place, submit, reap. The program does nothing else per
+//! I/O, so its cost is that of Sheave; `tests/budgets` counts its instructions.
 //!
 //! ```sh
 //! cargo run --release --example hot_loop -- null:size=1T read 128 32 10000000
 //! ```
 //!
-//! Owns no measuring. Offsets are a fixed sequence that looks random, and that costs an addition and a mask.
+//! Does not count instructions itself. Offsets are a fixed pseudo-random sequence, at the cost of an addition and a
+//! mask.
 //!
-//! * I1: one registered buffer, which the ring keeps as long as itself, has a place for each I/O of the depth; a place
-//!   is in `free` or belongs to one I/O in flight.
+//! * I1: one registered buffer, which lives as long as the ring, has a place for each I/O of the depth; a place is in
+//!   `free` or belongs to one I/O in flight.
 #![allow(unsafe_code)] // SQEs that are filled in place carry raw addresses.
 
 use std::error::Error;
@@ -36,23 +37,23 @@ const USAGE: &str =
   4k       I/Os of 4096 bytes and not of 512
   sleep    a ring that sleeps until completions come, and does not poll for them";
 
-/// Blocks to step from I/O to I/O: odd, so that every block has its turn, and large, so that none is next to the last.
+/// Step between I/Os in blocks: odd, so that every block has its turn, and large, so that no I/O is next to the last.
 const STEP: u64 = 0x9E37_79B9;
 
-/// What the loop runs on.
+/// The target of the loop's I/O.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum On {
     /// The device.
     Raw,
     /// A file with mappings on the device.
     Mapped,
-    /// A thin volume in a pool on the device, which is made for it, written from end to end.
+    /// A thin volume, written from end to end, in a pool that is made on the device.
     Volume,
-    /// Such a volume that was never written: each write is the first to its place.
+    /// A thin volume without data: each write is the first to its place.
     Fresh,
 }
 
-/// How the loop runs.
+/// Options of the loop.
 struct How {
     write: bool,
     depth: u32,
@@ -63,7 +64,7 @@ struct How {
     polled: bool,
     /// Bytes of one I/O.
     block: u32,
-    /// Blocks from I/O to I/O.
+    /// Step between I/Os, in blocks.
     step: u64,
 }
 
@@ -91,15 +92,15 @@ impl How {
     }
 }
 
-/// Bytes of a unit of the mapped file, of which there are few enough for the table to stay in the cache.
+/// Bytes of a unit of the mapped file. There are few enough units for the table to stay in the cache.
 const UNIT: u64 = 1 << 16;
 
-/// A file whose units lie on the device in another order, as a table in memory says; it counts its I/O in a grace. So
-/// the I/O costs what mappings cost, and next to nothing for looking them up.
+/// A file whose units lie on the device in another order, given by a table in memory, and which counts its I/O in a
+/// grace. Its I/O costs what mappings cost, and next to nothing for the lookup.
 #[derive(Debug)]
 struct Mapped {
     device: Device,
-    /// The unit of the device where each unit of the file is, and whether it is written.
+    /// By unit of the file: its unit on the device, and in the lowest bit 1 if it is written.
     units: Vec<AtomicU64>,
     grace: Arc<Grace>,
 }
@@ -127,7 +128,7 @@ impl File for Mapped {
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         let within = pos % UNIT;
-        // Acquire: as a file must that changes its table; pairs with the Release store of its writer.
+        // Acquire: needed in a file that changes its table; pairs with the Release store of its writer.
         let unit = self.units.get((pos / UNIT) as usize).ok_or(Status::Invalid)?.load(Ordering::Acquire);
         let kind = if unit & 1 == 1 { MappingKind::Mapped } else { MappingKind::Unwritten };
         Ok(Mapping::new(kind, pos, len.min(UNIT - within), (unit >> 1) * UNIT + within))
@@ -149,10 +150,10 @@ impl File for Mapped {
     }
 }
 
-/// Bytes of a volume that was never written.
+/// Size of the volume that is never written.
 const FRESH: u64 = 1 << 30;
 
-/// A pool on the device, with a volume that is written from end to end, or never was.
+/// Makes a pool on the device, with a volume that is written from end to end, or never.
 fn volume(device: &Device, on: On) -> Result<(Pool, Volume), Box<dyn Error>> {
     Pool::create(device, &CreateOptions::default().unit_bytes(UNIT).journal_bytes(Some(1 << 20)))?;
     let pool = Pool::open(device, &OpenOptions::default())?;
@@ -161,7 +162,7 @@ fn volume(device: &Device, on: On) -> Result<(Pool, Volume), Box<dyn Error>> {
         return Ok((pool, volume));
     }
     let volume = pool.create_volume("hot", 1024 * UNIT)?;
-    // Mapped as a ring's worker maps a write, but on this thread: threads that wait for work would be counted too.
+    // Mapped as a worker of a ring maps a write, but on this thread: idle worker threads would be counted too.
     let may_block = MayBlock::on_worker();
     let failed = |status: Status| format!("filling the volume: {status}");
     for pos in (0..1024).map(|unit| unit * UNIT) {
@@ -173,15 +174,15 @@ fn volume(device: &Device, on: On) -> Result<(Pool, Volume), Box<dyn Error>> {
 
 struct HotLoop {
     ring: Ring,
-    /// Stays open around its volume.
+    /// Keeps the volume's pool open.
     _pool: Option<Pool>,
     how: How,
     /// Address of the buffer (I1).
     base: u64,
-    /// The bits of an offset: whole blocks, a power of two of them.
+    /// Mask of offsets: whole blocks, of which there are a power of two.
     mask: u64,
     offset: u64,
-    /// Places that no I/O uses (I1).
+    /// Places in the buffer that no I/O uses (I1).
     free: Vec<u32>,
 }
 
@@ -207,7 +208,7 @@ impl HotLoop {
         if traced {
             let path = std::env::temp_dir().join(format!("hot_loop-{}.trace", std::process::id()));
             ring.trace_to(Some(TraceWriter::create(&path, 0, 2 << 20)?));
-            // The mapping is all that is wanted of it.
+            // Only the mapping of the file is needed.
             std::fs::remove_file(&path)?;
         }
         let fd = ring.attach_file(file)?;
@@ -220,7 +221,8 @@ impl HotLoop {
         Ok(hot)
     }
 
-    /// Leaves in every SQ entry what all SQEs have in common, by a round of NOPs: an entry keeps what it had last.
+    /// Writes the fields that all SQEs have in common into every SQ entry, by a round of NOPs: an entry keeps its last
+    /// content.
     fn fill_entries(&mut self) -> Result<(), Box<dyn Error>> {
         let entries = self.ring.sq_space();
         for _ in 0..entries {
@@ -254,7 +256,7 @@ impl HotLoop {
         }
     }
 
-    /// Does `ios` I/Os, or a few more to make the last batch whole; returns how many.
+    /// Runs `ios` I/Os, or a few more to complete the last batch. Returns their number.
     fn run(&mut self, ios: u64) -> Result<u64, Box<dyn Error>> {
         let How { batch, block, .. } = self.how;
         let (mut submitted, mut reaped, mut bytes) = (0u64, 0u64, 0i64);
@@ -263,7 +265,7 @@ impl HotLoop {
                 self.fill();
                 submitted += u64::from(batch);
             }
-            // As long as there is room for one more batch, nobody waits.
+            // While there is room for another batch, there is no need to wait.
             if submitted < ios && self.free.len() >= batch as usize {
                 self.ring.submit()?;
             } else {

@@ -1,12 +1,12 @@
-//! One loop of I/O through each of the interfaces of a ring: raw SQEs, buffers that operations own, registered buffers.
-//! `tests/budgets` counts the instructions of each, and holds the safe ones to a share of the raw one.
+//! The same loop of I/O through each interface of a ring: raw SQEs, buffers that operations own, registered buffers.
+//! `tests/budgets` counts the instructions of each, and limits the safe ones relative to the raw one.
 //!
 //! ```sh
 //! cargo run --release --example interfaces -- owned null:size=1T 32 10000000
 //! ```
 //!
-//! Owns no measuring. Each loop keeps DEPTH reads of 4 KiB in flight, as a program would that does something with each
-//! of them: whatever has ended is read, and as many are submitted again.
+//! Does not measure. Each loop keeps DEPTH reads of 4 KiB in flight, as a program would that processes each of them: it
+//! reaps all completions, and submits as many reads again.
 #![allow(unsafe_code)] // The raw loop fills SQEs in place, which carry addresses.
 
 use std::error::Error;
@@ -20,7 +20,7 @@ const USAGE: &str = "usage: interfaces raw|owned|fixed SPEC DEPTH IOS";
 /// Bytes of one read.
 const BLOCK: usize = 4096;
 
-/// A ring with one device, the offsets to read from, and how many reads there are to be.
+/// A ring with one device, the offsets to read from, and the number of reads.
 struct Loop {
     ring: Ring,
     fd: Fd,
@@ -39,13 +39,13 @@ impl Loop {
         Ok(Loop { ring, fd, depth, ios, blocks: blocks.next_power_of_two().min(blocks), last: 0 })
     }
 
-    /// A fixed sequence that looks random.
+    /// Returns the next offset of a fixed pseudo-random sequence.
     fn offset(&mut self) -> u64 {
         self.last = self.last.wrapping_add(0x9E37_79B9);
         (self.last & (self.blocks - 1)) * BLOCK as u64
     }
 
-    /// SQEs that are filled in place, with addresses of places in one buffer.
+    /// Reads with SQEs filled in place, which carry addresses within one buffer.
     fn raw(&mut self) -> Result<u64, Box<dyn Error>> {
         let mut memory = Buf::zeroed(BLOCK * self.depth as usize, BLOCK)?;
         let base = memory.as_mut_ptr() as u64;
@@ -56,7 +56,7 @@ impl Loop {
                 && let Some(place) = spare.pop()
             {
                 let (off, fd) = (self.offset(), self.fd.raw());
-                // SAFETY: the memory lives until everything has ended, and a place is in one read at a time.
+                // SAFETY: the memory lives until every read has ended, and a place is in one read at a time.
                 let sqe = unsafe { self.ring.get_sqe() }.ok_or("the SQ is full")?;
                 let (addr, len) = (base + place * BLOCK as u64, BLOCK as u32);
                 *sqe = Sqe { opcode: opcode::READ, fd, off, addr, len, user_data: place, ..Sqe::default() };
@@ -72,7 +72,7 @@ impl Loop {
         Ok(bytes)
     }
 
-    /// Reads that own their buffers.
+    /// Reads with operations that own their buffers.
     fn owned(&mut self) -> Result<u64, Box<dyn Error>> {
         let mut spare = (0..self.depth).map(|_| Buf::zeroed(BLOCK, BLOCK)).collect::<Result<Vec<_>, _>>()?;
         let (mut sent, mut ended, mut bytes) = (0, 0, 0);

@@ -1,17 +1,17 @@
-//! How long overwrites of a thin volume may take while everything else happens to its pool: 4 KiB at random places, a
-//! fixed number a second whatever the pool does, with checkpoints, holes that are punched, and a snapshot each second.
+//! Latency of overwrites of a thin volume while its pool is busy: 4 KiB at random places, at a fixed rate whatever the
+//! pool does, with checkpoints, punched holes, and a snapshot each second.
 //!
 //! ```sh
 //! cargo run --release --example pauses -- ram:size=4G 50000 10
 //! ```
 //!
-//! Owns the measuring. An overwrite has the latency from the moment when it was due, not from when it was sent, so a
-//! pause counts for each I/O that should have begun in it. The first write to a unit after a snapshot copies the unit;
-//! it is told apart, and so is what is written to the unit until that has ended.
+//! The latency of an overwrite counts from the moment when it was due, not from its submission, so that a pause counts
+//! for each I/O that should have begun in it. The first write to a unit after a snapshot copies the unit; it is counted
+//! separately, as are the writes to that unit until the copy has ended.
 //!
 //! * P1: one thread sends the overwrites and polls for them; nothing else runs on it.
-//! * P2: those that copy have a ring, entries and buffers of their own, so that none of the others ever waits for an
-//!   entry that a copy has. What finds no entry free waits in a queue of its ring, and its time runs on.
+//! * P2: copying overwrites have a ring, entries and buffers of their own, so that no other ever waits for an entry of
+//!   a copy. An overwrite that finds no free entry waits in a queue of its ring, and its time continues.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -27,9 +27,9 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const USAGE: &str = "usage: pauses SPEC [RATE] [SECONDS]    such as: pauses ram:size=4G 50000 10";
 const BLOCK: u64 = 4096;
 const UNIT: u64 = 65536;
-/// What is overwritten: 4,096 units, each of which a snapshot makes a copy of.
+/// Bytes of the overwritten range: 4,096 units, each of which is copied after a snapshot.
 const RANGE: u64 = 256 << 20;
-/// Behind it: where holes are punched.
+/// Bytes after that range in which holes are punched.
 const HOLES: u64 = 64 << 20;
 const DEPTH: usize = 256;
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ const PUNCH_EVERY: Duration = Duration::from_millis(10);
 struct Flight {
     due: Instant,
     pos: u64,
-    /// The snapshot that it copies its unit for, or waits for the copy of; 0: none.
+    /// Number of the snapshot because of which the overwrite copies its unit, or waits for that copy. 0: neither.
     copies: u64,
 }
 
@@ -68,11 +68,10 @@ impl Latencies {
     }
 }
 
-/// What the threads share.
 struct Shared {
     pool: Pool,
     volume: Volume,
-    /// Snapshots that have begun.
+    /// Number of snapshots that have begun.
     snapshots: AtomicU64,
     stop: AtomicBool,
 }
@@ -82,7 +81,7 @@ impl Shared {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Does something again and again, at fixed times; how long each took.
+    /// Runs a job at fixed times until the end. Returns the time that each run took.
     fn every(&self, period: Duration, mut job: impl FnMut(u64) -> Result<(), Box<dyn Error>>) -> Latencies {
         let (begun, mut took) = (Instant::now(), Latencies::default());
         for number in 1.. {
@@ -110,7 +109,7 @@ fn ring_of(volume: &Volume) -> Result<(Ring, Fd), Box<dyn Error>> {
     Ok((ring, fd))
 }
 
-/// Writes all of the range once, so that what follows overwrites.
+/// Writes the whole range once, so that later writes are overwrites.
 fn fill(volume: &Volume) -> Result<(), Box<dyn Error>> {
     let (mut ring, fd) = ring_of(volume)?;
     for unit in 0..(RANGE / UNIT) {
@@ -128,7 +127,7 @@ struct Lane {
     bufs: Vec<Buf>,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// Those that are due and have no entry yet.
+    /// Overwrites that are due and have no entry yet.
     waiting: VecDeque<Flight>,
     found: Latencies,
 }
@@ -145,7 +144,7 @@ impl Lane {
         self.waiting.is_empty() && self.free.len() == DEPTH
     }
 
-    /// Sends what waits, as far as there are entries.
+    /// Sends waiting overwrites while there are entries.
     fn send(&mut self) -> Result<(), Box<dyn Error>> {
         let mut sent = false;
         while !self.waiting.is_empty()
@@ -162,7 +161,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes what has ended; `seen` hears of each.
+    /// Takes completions, and calls `seen` with each overwrite.
     fn reap(&mut self, mut seen: impl FnMut(&Flight)) -> Result<(), Box<dyn Error>> {
         self.ring.reap();
         let ended = Instant::now();
@@ -179,10 +178,10 @@ impl Lane {
     }
 }
 
-/// The overwrites: `rate` a second, for `length`. Those that copy nothing, and the others.
+/// Runs `rate` overwrites a second for `length`. Returns the latencies of those that copy nothing, and of the others.
 fn overwrite(shared: &Shared, rate: u64, length: Duration) -> Result<[Latencies; 2], Box<dyn Error>> {
     let mut lanes = [Lane::new(&shared.volume)?, Lane::new(&shared.volume)?];
-    // The newest snapshot that a unit has been copied for.
+    // By unit: the newest snapshot that it was copied for.
     let mut copied = vec![0; (RANGE / UNIT) as usize];
     let (mut rng, start, total) = (Rng::new(1), Instant::now(), rate * length.as_secs());
     let due = |number: u64| start + Duration::from_nanos((number as f64 * 1e9 / rate as f64) as u64);
@@ -206,7 +205,7 @@ fn overwrite(shared: &Shared, rate: u64, length: Duration) -> Result<[Latencies;
     Ok(lanes.map(|lane| lane.found))
 }
 
-/// Writes a unit behind the range and gives it back.
+/// Repeatedly writes a unit after the range, and punches it out again.
 fn punch(shared: &Shared) -> Result<Latencies, Box<dyn Error>> {
     let (mut ring, fd) = ring_of(&shared.volume)?;
     Ok(shared.every(PUNCH_EVERY, |number| {
@@ -243,7 +242,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             })
         });
         let checkpoints = scope.spawn(|| {
-            // Another mark is a change of the superblock, so it takes a checkpoint.
+            // A new mark changes the superblock, which takes a checkpoint.
             shared.every(CHECKPOINT_EVERY, |number| Ok(shared.pool.set_low_water(LowWater::Bytes(4096 * number))?))
         });
         let holes = scope.spawn(|| punch(shared).map_err(|error| error.to_string()));

@@ -1,12 +1,12 @@
-//! What a reader of statistics costs the ring that it reads: a thread that reads all there is a thousand times a
-//! second, in turns with none, and the I/Os that a busy ring does meanwhile.
+//! Measures the cost of reading a ring's statistics: the rate of I/Os of a busy ring, in turns with and without a
+//! thread that reads all statistics a thousand times a second.
 //!
 //! ```sh
 //! cargo run --release --example stats_reader -- null:size=1T 15
 //! ```
 //!
-//! Prints the I/Os a second with the reader, as a share of those without, for each pair of turns, and their median with
-//! its range. The ring is on the first CPU, the reader on the second.
+//! Prints the rate with the reader relative to the rate without, for each pair of turns, and their median with its
+//! range. The ring is on the first CPU, the reader on the second.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const DEPTH: u32 = 128;
 const BATCH: u32 = 32;
-/// How long a turn takes.
+/// Length of a turn.
 const TURN: Duration = Duration::from_millis(400);
-/// Between two readings.
+/// Interval between two readings.
 const EVERY: Duration = Duration::from_millis(1);
 
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // With one CPU they share it.
+    // Fails on a machine with one CPU, which both then share.
     let _ = sched_setaffinity(None, &set);
 }
 
-/// Reads everything, while it is told to, a thousand times a second.
+/// Reads all statistics a thousand times a second while `on` is set.
 fn reads(
     device: &Device,
     group: &IoGroup,
@@ -53,7 +53,7 @@ fn reads(
     }
 }
 
-/// Ends the reader, also when a turn fails.
+/// Ends the reader when it is dropped, also when a turn fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -96,12 +96,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| reads(&device, &group, &recorder, &on, &ends, &read));
-        // Relaxed, all of these flags and counts: each says something by itself.
+        // Relaxed: none of these flags and counts guards other data.
         let ended = Ends(&ends);
         turn(&mut ring)?;
         let mut shares = Vec::new();
         for pair in 0..pairs {
-            // Each goes first half of the time.
+            // Each of the two goes first in half of the pairs.
             let mut rates = [0.0; 2];
             for with in [pair % 2 == 1, pair % 2 == 0] {
                 on.store(with, Ordering::Relaxed);

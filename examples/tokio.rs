@@ -1,5 +1,5 @@
 //! A ring on the thread of a tokio runtime: operations are futures, and `AsyncFd` waits for the ring's descriptor. Then
-//! the same reads with a thread for the ring and a oneshot channel for each answer, and what an I/O costs with either.
+//! the same reads with a thread for the ring and a oneshot channel for each answer, and the time of an I/O with either.
 //!
 //! ```sh
 //! cargo run --release --example tokio_loop -- ram:size=64M 100000
@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - T1: while an operation is in flight [`drive`] waits for the ring, and begins a new wait after each submission.
-//! - T2: a future that is dropped leaves its memory with the ring until the operation has ended.
+//! - T2: a dropped future leaves its memory with the ring until the operation has ended.
 #![allow(unsafe_code)] // `AsyncFd` wants a promise that its descriptor stays open.
 
 #[path = "shared/bridge.rs"]
@@ -32,21 +32,21 @@ use bridge::Bridge;
 
 const USAGE: &str = "usage: tokio_loop SPEC IOS";
 const BLOCK: usize = 4096;
-/// The most operations that are in flight; others wait.
+/// Most operations in flight; others wait.
 const DEPTH: usize = 64;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// An operation, by its user data.
+/// State of an operation; its user data is its index.
 #[derive(Default)]
 enum Slot {
     #[default]
     Free,
-    /// In flight, and who is to be woken when it has ended.
+    /// In flight, with the waker of its future.
     Waiting(Option<Waker>),
-    /// Ended, and nobody has asked yet.
+    /// Ended, and not taken by its future yet.
     Ended(Completion),
-    /// In flight, and its future is gone (T2).
+    /// In flight, and its future was dropped (T2).
     Dropped,
 }
 
@@ -54,14 +54,14 @@ struct State {
     ring: Ring,
     slots: Vec<Slot>,
     spare: Vec<usize>,
-    /// Turns of [`drive`].
+    /// Number of turns of [`drive`].
     turns: u64,
-    /// Those in which it waited for the descriptor.
+    /// Number of turns that waited for the descriptor.
     waits: u64,
 }
 
 impl State {
-    /// Hands on what has completed.
+    /// Passes completions to their futures.
     fn deliver(&mut self) {
         while let Some(done) = self.ring.pop() {
             let at = done.user_data as usize;
@@ -80,7 +80,7 @@ struct Shared {
     state: RefCell<State>,
     /// A duplicate of the ring's descriptor.
     ready: AsyncFd<OwnedFd>,
-    /// An operation was submitted that did not end at once (T1).
+    /// Notified when an operation was submitted that did not end at once (T1).
     submitted: Notify,
     room: Semaphore,
 }
@@ -92,7 +92,7 @@ struct AsyncRing {
     _driver: Rc<Driver>,
 }
 
-/// Ends [`drive`] with the last [`AsyncRing`].
+/// Aborts [`drive`] when the last [`AsyncRing`] is dropped.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -118,7 +118,7 @@ impl AsyncRing {
 
     /// Runs an operation.
     async fn run(&self, op: impl Into<op::Entry>) -> Result<Completion, Failure> {
-        // Operations that end at once would leave no time for other tasks.
+        // Operations that end at once would otherwise leave no time for other tasks.
         coop::consume_budget().await;
         let _room = self.shared.room.acquire().await?;
         let slot = {
@@ -147,7 +147,7 @@ impl AsyncRing {
     }
 }
 
-/// An operation that its future waits for.
+/// An operation whose future waits for it.
 struct InFlight<'a> {
     shared: &'a Shared,
     slot: usize,
@@ -172,7 +172,7 @@ impl InFlight<'_> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // A state that is borrowed is that of a submission which failed, and the operation waits in the SQ.
+        // The state is borrowed only if the submission failed: the operation then stays in the SQ.
         let Ok(mut state) = self.shared.state.try_borrow_mut() else { return };
         match std::mem::take(&mut state.slots[self.slot]) {
             Slot::Waiting(_) => state.slots[self.slot] = Slot::Dropped,
@@ -182,7 +182,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Waits for the ring, and wakes those whose operations have ended (T1).
+/// Waits for the ring, and wakes the futures of operations that have ended (T1).
 async fn drive(shared: Rc<Shared>) -> std::io::Result<()> {
     loop {
         let wait = {
@@ -194,7 +194,7 @@ async fn drive(shared: Rc<Shared>) -> std::io::Result<()> {
             wait
         };
         let Some(wait) = wait else {
-            // There is something to read or to do; other tasks first.
+            // There are completions or other work; other tasks go first.
             yield_now().await;
             continue;
         };
@@ -205,14 +205,14 @@ async fn drive(shared: Rc<Shared>) -> std::io::Result<()> {
             Poll::Pending => submitted.as_mut().poll(context).map(Ok),
         });
         match wait.timeout {
-            // That the time is over is no error: the ring wants to be called again.
+            // Reaching the limit is no error: the ring wants to be called again.
             Some(limit) => tokio::time::timeout(limit, either).await.unwrap_or(Ok(()))?,
             None => either.await?,
         }
     }
 }
 
-/// Reads blocks in turn, from one of the device's places to the next; the sum of the first byte of each.
+/// Reads the blocks at `places`, one after the other. Returns the sum of their first bytes.
 async fn read_all<F: Future<Output = Result<(u32, Buf), Failure>>>(
     places: impl Iterator<Item = u64>,
     read: impl Fn(u64, Buf) -> F,
@@ -225,7 +225,7 @@ async fn read_all<F: Future<Output = Result<(u32, Buf), Failure>>>(
     Ok(sum)
 }
 
-/// So many tasks read; the sum of all.
+/// Reads all blocks with `tasks` tasks. Returns the sum of all.
 async fn on_the_ring(ring: &AsyncRing, fd: Fd, tasks: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
     let all: Vec<_> = (0..tasks)
         .map(|task| {
@@ -241,11 +241,11 @@ async fn on_the_ring(ring: &AsyncRing, fd: Fd, tasks: u64, ios: u64, blocks: u64
     Ok(sum)
 }
 
-/// Reads all blocks through a thread that has the ring.
+/// Reads all blocks through a thread that owns the ring.
 async fn over_a_bridge(bridge: &Rc<Bridge>, tasks: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
     let read = |bridge: Rc<Bridge>, offset, buf| async move {
         let (answer, answered) = oneshot::channel();
-        // A task that is gone does not want its answer.
+        // Fails if the task is gone.
         bridge.read(offset, buf, Box::new(move |result, buf| _ = answer.send((result, buf))));
         let (result, buf) = answered.await?;
         Ok((result.map_err(|errno| format!("a read failed: errno {errno}"))?, buf))
@@ -264,7 +264,7 @@ async fn over_a_bridge(bridge: &Rc<Bridge>, tasks: u64, ios: u64, blocks: u64) -
     Ok(sum)
 }
 
-/// Runs this on a runtime of one thread.
+/// Runs a future on a runtime of one thread.
 fn on_one_thread<T>(what: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, what)
@@ -329,11 +329,11 @@ mod tests {
             let device = open_device(spec).unwrap();
             on_one_thread(async {
                 let (ring, fd) = AsyncRing::new(&device)?;
-                // More tasks than may be in flight together.
+                // More tasks than operations may be in flight.
                 assert_eq!(on_the_ring(&ring, fd, 100, 300, 16).await?, 0);
                 let (turns, waits) = (ring.shared.state.borrow().turns, ring.shared.state.borrow().waits);
-                // As many as submissions and wake-ups, which a busy machine makes one each for every read: one that
-                // does not sleep takes thousands in these milliseconds.
+                // Turns come from submissions and wake-ups, on a busy machine one of each for every read. A loop that
+                // does not sleep takes thousands of turns in these milliseconds.
                 assert!(turns <= 2 * 300 && waits >= 1, "{spec}: {turns} turns, {waits} waits for 300 reads");
                 Ok(())
             })
@@ -351,7 +351,7 @@ mod tests {
                 assert!(tokio::time::timeout(Duration::from_millis(1), read).await.is_err());
             }
             assert_eq!(ring.shared.state.borrow().ring.in_flight(), 3);
-            // The slots come back with the completions.
+            // The slots become free with the completions.
             assert_eq!(ring.read(fd, 0, Buf::zeroed(BLOCK, BLOCK)?).await?.0, BLOCK as u32);
             while ring.shared.state.borrow().spare.len() < DEPTH {
                 tokio::time::sleep(Duration::from_millis(1)).await;

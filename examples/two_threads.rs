@@ -1,5 +1,5 @@
-//! Two threads on one device, a ring each: one writes blocks, the other reads and checks them, and each tells the other
-//! by a message to its ring. Neither takes a lock for an I/O.
+//! Two threads on one device, with one ring each: one writes blocks, the other reads and checks them, and each informs
+//! the other by a message to its ring. Neither takes a lock for an I/O.
 //!
 //! ```sh
 //! cargo run --release --example two_threads -- ram:size=1M 100000
@@ -15,14 +15,14 @@ use sheave::{Buf, Completion, Device, Fd, Ring, RingHandle, Waited, op, open_dev
 
 const USAGE: &str = "usage: two_threads SPEC BLOCKS";
 const BLOCK: usize = 4096;
-/// Places of the device, each of which has one block that is on its way from one thread to the other.
+/// Number of places on the device. Each holds one block on its way from one thread to the other.
 const PLACES: u64 = 16;
-/// Set in the user data of messages, which carry a place; that of operations is the place alone.
+/// Flag in the user data of messages, which carry a place. The user data of operations is the place alone.
 const MESSAGE: u64 = 1 << 63;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What each of both threads has.
+/// The state of one thread.
 struct Side {
     ring: Ring,
     fd: Fd,
@@ -31,7 +31,7 @@ struct Side {
 }
 
 impl Side {
-    /// A ring on this thread, which is made known to the other one.
+    /// Makes a ring on this thread, and exchanges handles with the other thread.
     fn new(device: &Device, mine: &Sender<RingHandle>, others: &Receiver<RingHandle>) -> Result<Side, Failure> {
         let mut ring = Ring::builder().entries(2 * PLACES as u32).build()?;
         let fd = ring.attach(device)?;
@@ -40,13 +40,13 @@ impl Side {
         Ok(Side { ring, fd, other: others.recv()?, bufs })
     }
 
-    /// The next completion or message.
+    /// Waits for the next completion or message.
     fn next(&mut self) -> Result<Completion, Failure> {
         self.ring.submit()?;
         loop {
             match self.ring.pop() {
                 Some(done) => return Ok(done),
-                // Nothing is in flight, and nobody has a handle of this ring.
+                // Nothing is in flight, and no handle of this ring is left.
                 None if self.ring.wait(1, None) == Waited::Idle => return Err("the other thread is gone".into()),
                 None => {}
             }
@@ -54,12 +54,12 @@ impl Side {
     }
 }
 
-/// The bytes of a block.
+/// Returns the content of a block, repeated.
 fn pattern(number: u64) -> [u8; 8] {
     number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()
 }
 
-/// Writes blocks to places that the other thread has read.
+/// Writes blocks to places whose blocks the other thread has read.
 fn write_all(side: &mut Side, blocks: u64) -> Result<(), Failure> {
     let mut free: Vec<u64> = (0..PLACES).collect();
     let mut numbers = [0; PLACES as usize];
@@ -89,7 +89,7 @@ fn write_all(side: &mut Side, blocks: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the blocks that the other thread has written.
+/// Reads and checks the blocks that the other thread has written.
 fn read_all(side: &mut Side, blocks: u64) -> Result<(), Failure> {
     let mut numbers = [0; PLACES as usize];
     let mut read = 0;
@@ -115,7 +115,7 @@ fn read_all(side: &mut Side, blocks: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends so many blocks from one thread to the other, through the device.
+/// Sends `blocks` blocks from one thread to the other, through the device.
 fn run(device: &Device, blocks: u64) -> Result<(), Failure> {
     if blocks > i32::MAX as u64 {
         return Err("a message has room for a number of 31 bits".into());
@@ -126,7 +126,7 @@ fn run(device: &Device, blocks: u64) -> Result<(), Failure> {
     thread::scope(|scope| {
         let reader = scope.spawn(read);
         let written = write();
-        // A block that is wrong makes the reader go, and then the writer misses it: the reader knows why.
+        // A wrong block ends the reader, and then the writer fails too: the reader's error is the cause.
         reader.join().map_err(|_| "the reader panicked")?.and(written)
     })
 }

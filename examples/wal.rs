@@ -1,5 +1,5 @@
 //! A write-ahead log with group commit: a record is acknowledged when it is durable, and one flush of the device makes
-//! those of all threads durable that waited for it.
+//! the waiting records of all threads durable.
 //!
 //! ```sh
 //! cargo run --release --example wal -- file:/tmp/log,size=64M append first second
@@ -12,11 +12,11 @@
 //! before, checksum of this one), then for each record its length and its bytes, then zeroes up to a whole block.
 //!
 //! Invariants:
-//! - W1: a group is written when the one before it is durable. So behind a torn group there is no whole one of the same
-//!   log, and the first group that is not whole is the end.
-//! - W2: a record is acknowledged after the flush behind its group. A chain ties the two: a failed write cancels the
-//!   flush.
-//! - W3: after a write or a flush that failed nobody knows what is on the device, so the log takes nothing more until
+//! - W1: a group is written when the one before it is durable. Thus no whole group of the same log follows a torn one,
+//!   and the first group that is not whole is the end.
+//! - W2: a record is acknowledged after the flush that follows its group. A chain ties the two: a failed write cancels
+//!   the flush.
+//! - W3: after a failed write or flush the content of the device is unknown, so the log accepts no more records until
 //!   it is opened again.
 #![forbid(unsafe_code)]
 
@@ -32,14 +32,14 @@ const USAGE: &str = "usage: wal SPEC append RECORD... | list | load THREADS RECO
 
 /// Groups begin and end at multiples of this many bytes.
 const BLOCK: usize = 4096;
-/// The most bytes of a group.
+/// Most bytes of a group.
 const GROUP: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"WAL1";
 /// Bytes of a group's header: magic, length, number, checksum of the group before, checksum of this group.
 const HEADER: usize = 4 + 4 + 8 + 4 + 4;
-/// Where the checksum of a group lies, which covers all but itself.
+/// Position of the group's checksum, which covers everything but itself.
 const SUM: usize = HEADER - 4;
-/// The most bytes of a record: what is left of a group beside the header and the record's length.
+/// Most bytes of a record: a group less its header and the record's length.
 const RECORD: usize = GROUP - HEADER - 4;
 
 /// User data of the two operations of a commit, and of the read of a recovery.
@@ -49,7 +49,7 @@ const READ: u64 = 3;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What a thread wants in the log, and where it waits for the answer.
+/// A record to append, and the channel for its acknowledgement.
 struct Append {
     record: Vec<u8>,
     acknowledge: Sender<Result<(), String>>,
@@ -57,13 +57,13 @@ struct Append {
 
 /// A log that any number of threads append to.
 struct Log {
-    /// `None` when the log is dropped.
+    /// `None` while the log is being dropped.
     appends: Option<Sender<Append>>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Log {
-    /// Opens the log of a device, an empty one on a device of zeroes, and gives the records that are in it.
+    /// Opens the log of a device, an empty one on a device of zeroes. Returns the log and the records in it.
     fn open(device: &Device) -> Result<(Log, Vec<Vec<u8>>), Failure> {
         let (appends, wanted) = mpsc::channel();
         let (opened, answer) = mpsc::channel();
@@ -71,7 +71,7 @@ impl Log {
         // A ring belongs to the thread that made it, so the writer makes its own.
         let writer = thread::Builder::new().name("wal".into()).spawn(move || match Writer::open(&device) {
             Ok((writer, records)) => {
-                // If nobody wants the log any more, nobody appends to it.
+                // Fails if the opener is gone; then `run` ends at once, too.
                 let _ = opened.send(Ok(records));
                 writer.run(&wanted);
             }
@@ -81,7 +81,7 @@ impl Log {
         Ok((Log { appends: Some(appends), writer: Some(writer) }, records))
     }
 
-    /// Adds a record. When this returns `Ok`, the record is durable.
+    /// Appends a record. When this returns `Ok`, the record is durable.
     fn append(&self, record: Vec<u8>) -> Result<(), Failure> {
         if record.len() > RECORD {
             return Err(format!("a record of {} bytes; a group has room for {RECORD}", record.len()).into());
@@ -97,13 +97,13 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.appends = None;
         if let Some(writer) = self.writer.take() {
-            // A writer that panicked has told so itself.
+            // A writer that panicked has printed its message.
             let _ = writer.join();
         }
     }
 }
 
-/// The end of the log so far: what the next group must say.
+/// The end of the log so far: position and header fields of the next group.
 #[derive(Clone, Copy, Default)]
 struct End {
     /// Byte offset on the device.
@@ -115,7 +115,7 @@ struct End {
 }
 
 impl End {
-    /// Makes a group of these records; how many bytes it has.
+    /// Makes a group of these records. Returns its length in bytes.
     fn encode(&self, records: &[Append], group: &mut [u8]) -> usize {
         let mut at = HEADER;
         for Append { record, .. } in records {
@@ -134,7 +134,7 @@ impl End {
         whole
     }
 
-    /// The records of the group that these bytes begin with, and the bytes of the group; `None` unless it is whole and
+    /// Returns the records of the group at the start of `bytes`, and the group's length; `None` unless it is whole and
     /// the next one of this log.
     fn decode(&self, bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -153,7 +153,7 @@ impl End {
         Some((records, whole))
     }
 
-    /// Behind this group.
+    /// Moves the end past this group.
     fn pass(&mut self, group: &[u8]) {
         self.at += group.len() as u64;
         self.number += 1;
@@ -161,7 +161,7 @@ impl End {
     }
 }
 
-/// The checksum of a group, which leaves out the place where it lies.
+/// Returns the checksum of a group, which leaves out its own place.
 fn sum_of(group: &[u8]) -> u32 {
     let body = checksum(CrcAlgorithm::Crc32Iscsi, &group[HEADER..]) as u32;
     let mut head = [0; HEADER];
@@ -170,13 +170,13 @@ fn sum_of(group: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, &head) as u32
 }
 
-/// The thread that has the ring.
+/// The state of the thread that owns the ring.
 struct Writer {
     ring: Ring,
     fd: Fd,
     size: u64,
     end: End,
-    /// Where the next group is made; `None` after a failure (W3).
+    /// Buffer for the next group; `None` after a failure (W3).
     group: Option<Buf>,
 }
 
@@ -208,27 +208,28 @@ impl Writer {
                 self.end.pass(&rest[..whole]);
                 rest = &rest[whole..];
             }
-            // A group that the window cut is whole in the next one; one that is not whole at its start ends the log.
+            // A group that the window cuts off is whole in the next one; a group that is not whole at the start of a
+            // window ends the log.
             let ended = rest.len() == len;
             self.group = Some(window);
             if ended {
                 break;
             }
         }
-        // The last group may have been written and not flushed when the log's program died. Who is told of its records
-        // must not lose them afterwards.
+        // The last group may have been written and not flushed when the program died. A caller that is given its
+        // records must not lose them afterwards.
         self.ring.push(op::fsync(self.fd).user_data(FLUSH))?;
         self.finish(FLUSH, 0)?;
         Ok(records)
     }
 
-    /// Takes what threads append, group after group, until the log is dropped.
+    /// Writes groups of appended records, until the log is dropped.
     fn run(mut self, wanted: &Receiver<Append>) {
         let mut next = None;
         while let Some(first) = next.take().or_else(|| wanted.recv().ok()) {
             let mut room = RECORD - first.record.len();
             let mut appends = vec![first];
-            // All who came while the last group was on its way.
+            // Everything that arrived while the last group was being written.
             while let Ok(append) = wanted.try_recv() {
                 if append.record.len() + 4 > room {
                     next = Some(append);
@@ -239,7 +240,7 @@ impl Writer {
             }
             let done = self.commit(&appends).map_err(|error| error.to_string());
             for append in appends {
-                // Whoever does not wait any more does not hear of it.
+                // Fails if the appending thread stopped waiting.
                 let _ = append.acknowledge.send(done.clone());
             }
         }
@@ -261,8 +262,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Submits what was pushed and waits for all of it; the buffer that came back. Of the operation with this user data
-    /// these many bytes are expected, of others none.
+    /// Submits what was pushed and waits for all of it. Returns the buffer that came back. The operation with this user
+    /// data must transfer `len` bytes, all others none.
     fn finish(&mut self, user_data: u64, len: usize) -> Result<Option<Buf>, Failure> {
         self.ring.submit()?;
         self.ring.drain();
@@ -281,7 +282,7 @@ impl Writer {
     }
 }
 
-/// Some threads append records, each when its last one is durable.
+/// Runs threads that append records, each when its last one is durable.
 fn load(device: &Device, threads: u64, records: u64) -> Result<(), Failure> {
     let (log, _) = Log::open(device)?;
     let groups = || device.stats().op(Op::Write).ios;

@@ -1,7 +1,7 @@
 //! Sheave: the Linux block I/O fast path in user space.
 //!
-//! io_uring-shaped rings on top, a blk-mq underneath; no daemon, no root, no huge pages. Who knows io_uring knows
-//! Sheave: SQEs and CQEs are the kernel's, and so are opcodes, flags and results.
+//! io_uring-shaped rings on top, a blk-mq underneath; no daemon, no root, no huge pages. A programmer who knows
+//! io_uring knows Sheave: SQEs, CQEs, opcodes, flags and results are the kernel's.
 //!
 //! ```
 //! use sheave::{Buf, Ring, op, open_device};
@@ -25,11 +25,11 @@
 //! | open a device by its spec | [`open_device`]; the specs are in `docs/drivers` |
 //! | build a ring, attach devices, submit, wait, read completions | [`Ring`], [`RingBuilder`] |
 //! | make an operation | [`op`] |
-//! | have memory with an alignment, or lend your own | [`Buf`], [`IoBuf`] |
+//! | allocate aligned memory, or lend your own | [`Buf`], [`IoBuf`] |
 //! | wake a ring from another thread, or send it a message | [`RingHandle`] |
 //! | wait for a ring in an event loop | [`Ring::prepare_wait`] |
 //! | read statistics and what is in flight | [`Device::stats`], [`Device::in_flight`] |
-//! | see where the time of I/O goes, and which I/Os were slow | [`stats`] |
+//! | see where I/O spends its time, and which I/Os were slow | [`stats`] |
 //! | make pools and thin volumes | `volumes` |
 //! | write a driver, or a file | `drivers`, `files` |
 //! | fill SQEs by hand | `raw` |
@@ -39,25 +39,24 @@
 //! | feature | adds | default |
 //! |---|---|---|
 //! | `volumes` | module `volumes`: pools, thin volumes, their checks | yes |
-//! | `drivers` | modules `drivers` and `files`: what drivers and files outside of Sheave implement | no |
-//! | `raw` | module `raw`, and a ring's calls that take SQEs and lend CQEs in the kernel's layout; `unsafe` | no |
+//! | `drivers` | modules `drivers` and `files`: interfaces for drivers and files outside of Sheave | no |
+//! | `raw` | module `raw`, and calls of a ring that take SQEs and lend CQEs in the kernel's layout; `unsafe` | no |
 //!
-//! A program of rings alone takes `default-features = false`, and does not build volumes.
+//! A program that uses rings only sets `default-features = false`, and does not build volumes.
 //!
 //! # Conventions
 //!
 //! Units: lengths, offsets and sizes are in bytes; `sector` is always 512 bytes; times are [`std::time::Duration`], or
-//! nanoseconds where a name ends in `_ns`. Errors: calls that set something up give a [`RingError`] or a
-//! [`DeviceError`], whose text names the cause and the fix. An I/O ends with one [`Completion`], whose `res` is
-//! io_uring's: bytes, or `-errno`.
+//! nanoseconds if a name ends in `_ns`. Errors: setup calls return a [`RingError`] or a [`DeviceError`], whose text
+//! names the cause and the fix. An I/O ends with one [`Completion`], whose `res` is io_uring's: bytes, or `-errno`.
 //!
-//! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use a ring each, over the
+//! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use one ring each, over the
 //! same devices.
 //!
 //! # What is stable
 //!
-//! The names that this crate has, as the listing in `docs/public-api.txt` has them. They are kept in crates of their
-//! own, `sheave-*`, which promise nothing: whoever names one of those directly is on their own with each version.
+//! The names of this crate, as listed in `docs/public-api.txt`. They are defined in crates named `sheave-*`, which
+//! promise nothing: a program that names one of those directly may break with any version.
 #![deny(missing_docs)]
 
 #[doc(inline)]
@@ -94,7 +93,7 @@ pub use sheave_uring::{
     RingBuilder, RingError, RingHandle, SendError, SqFull, WaitOn, Waited,
 };
 
-/// Where the time of I/O goes, and which I/Os were slow. `docs/observe.md` is the guide.
+/// Statistics: the time that I/O spends in each stage, and a record of slow I/Os. `docs/observe.md` is the guide.
 ///
 /// ```
 /// use std::time::Duration;
@@ -167,8 +166,8 @@ pub mod volumes {
     };
 }
 
-/// What a driver outside of Sheave implements, without unsafe code. `docs/drivers/writing.md` is the guide, and the
-/// crate `sheave-conformance` the suite that it passes.
+/// Interfaces for a driver outside of Sheave, without unsafe code. `docs/drivers/writing.md` is the guide, and the
+/// crate `sheave-conformance` the test suite that a driver has to pass.
 ///
 /// ```
 /// use sheave::drivers::{Open, Registry, Request, SafeDriver, SafeQueue, Step, device};
@@ -225,7 +224,7 @@ pub mod drivers {
     pub use sheave_drivers::{Reach, Registry};
 }
 
-/// What a file outside of Sheave implements: [`File`] is something whose bytes lie in pieces on a device.
+/// Interfaces for a file outside of Sheave: a [`File`] is something whose bytes lie in pieces on a device.
 #[cfg(feature = "drivers")]
 pub mod files {
     #[doc(inline)]

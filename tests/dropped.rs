@@ -1,23 +1,23 @@
-//! Rings and devices that go away in the middle of I/O: nothing hangs, nothing is touched after it was freed, nothing
-//! leaks. The address sanitizer watches this test (`cargo xtask asan`); what the kernel writes is out of its sight, so
-//! memory that takes the place of what was freed must stay as it is.
+//! Rings and devices dropped in the middle of I/O: nothing hangs, nothing is used after it was freed, nothing leaks.
+//! The address sanitizer watches this test (`cargo xtask asan`); it cannot see writes of the kernel, so the test checks
+//! that memory which takes the place of freed memory is not written to.
 
 use std::time::Duration;
 
 use sheave::{Buf, Device, Fd, Ring, op, open_device};
 use sheave_base::rng::Rng;
 
-/// Bytes of the devices.
+/// Size of the devices.
 const SIZE: u64 = 4 << 20;
 const BLOCK: usize = 4096;
-/// Registered buffers of a ring.
+/// Number of registered buffers of a ring.
 const FIXED: u16 = 4;
 
 fn memory(blocks: u64) -> Buf {
     Buf::zeroed(blocks as usize * BLOCK, BLOCK).expect("memory")
 }
 
-/// A ring with I/O of all kinds on its way.
+/// A ring with I/O of all kinds in flight.
 struct Busy {
     ring: Ring,
     fd: Fd,
@@ -40,7 +40,7 @@ impl Busy {
         let at = rng.below(SIZE / BLOCK as u64 - 64) * BLOCK as u64;
         let entry: op::Entry = match rng.below(10) {
             0 => op::read(fd, memory(1)).offset(at).into(),
-            // Large enough for a mapping of its own.
+            // Large enough for a memory mapping of its own.
             1 => op::read(fd, memory(64)).offset(at).into(),
             2 => op::write(fd, memory(1)).offset(at).into(),
             3 => op::readv(fd, vec![memory(1), memory(2)]).offset(at).into(),
@@ -61,7 +61,7 @@ impl Busy {
         }
     }
 
-    /// Pushes and submits; also pulls the table's file and buffers away while they are in use.
+    /// Pushes and submits; also replaces buffers and detaches the file while they are in use.
     fn work(&mut self) {
         for turn in 0..1 + self.rng.below(4) {
             for _ in 0..self.rng.below(33) {
@@ -70,7 +70,7 @@ impl Busy {
                     break;
                 }
             }
-            // Busy when too much is in flight: what was pushed stays, and goes with the ring.
+            // Fails if too much is in flight. The pushed operations stay in the queue, and are dropped with the ring.
             let _ = self.ring.submit();
             if self.rng.percent(30) {
                 let index = self.rng.below(u64::from(FIXED)) as u16;
@@ -87,7 +87,7 @@ impl Busy {
     }
 }
 
-/// Puts memory of the sizes in use where the ring's was, and sees that nobody writes to it.
+/// Allocates memory of the sizes in use in place of the ring's, and asserts that it is not written to.
 fn assert_memory_is_left_alone(context: &str) {
     let mut canaries: Vec<Buf> = [1, 1, 2, 4, 64].iter().cycle().take(100).map(|blocks| memory(*blocks)).collect();
     canaries.iter_mut().for_each(|canary| canary.fill(0x77));
@@ -96,7 +96,7 @@ fn assert_memory_is_left_alone(context: &str) {
     assert!(intact, "{context}: memory was written to after the ring had gone");
 }
 
-/// Drops busy rings over devices of this spec; what is left must be at rest.
+/// Drops busy rings over devices of this spec. A device that is kept must be at rest.
 fn drop_in_mid_io(spec: &str) {
     for seed in sheave_testkit::seeds(24) {
         let context = format!("{spec}, SHEAVE_SEED={seed}");
@@ -120,7 +120,7 @@ fn drop_in_mid_io(spec: &str) {
     }
 }
 
-/// A file's spec with these options, unless the kernel forbids io_uring.
+/// Runs the test on a file with these options, unless the kernel forbids io_uring.
 fn over_a_file(options: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let spec = format!("file:{},size={SIZE}{options}", dir.path().join("disk").display());
@@ -178,11 +178,11 @@ fn a_ring_over_a_device_that_answers_no_write_is_dropped() {
     drop_in_mid_io(&format!("fault:seed=1,stuck=1,ops=write,over=ram:size={SIZE}"));
 }
 
-/// Nobody waits for it, so what its devices write to must stay its own for ever.
+/// No code waits for such a ring, so the memory that its devices write to must never be used again.
 #[test]
 fn what_a_forgotten_ring_reads_into_stays_its_own() {
     if sheave_testkit::under_sanitizer() {
-        return; // It would tell what is forgotten as leaked.
+        return; // The sanitizer would report the forgotten memory as leaked.
     }
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let file = format!("file:{},size={SIZE}", dir.path().join("disk").display());

@@ -1,9 +1,9 @@
-//! Every error that a program gets from the library, walked down to its cause.
+//! Every error that a program gets from the library, followed down to its cause.
 //!
-//! What each test provokes is real: a file that is not there, a pool on a device that fails, a driver with an error of
+//! The errors that the tests provoke are real: a missing file, a pool on a failing device, a driver with an error of
 //! its own. The rules: an error's own text names the cause and the fix; `source()` leads to the cause as a value, which
-//! is an [`Errno`], a [`Status`], an [`io::Error`](std::io::Error) or what a driver gave; an error that
-//! only wraps another has the text of that, and its source; every error can go to another thread.
+//! is an [`Errno`], a [`Status`], an [`io::Error`](std::io::Error) or the error of a driver; an error that only wraps
+//! another has its text and its source; every error can be sent to another thread.
 
 use std::error::Error;
 use std::fmt;
@@ -15,7 +15,7 @@ use sheave::{
     op, open_device,
 };
 
-/// The chain below an error, which ends.
+/// Returns the chain of sources below an error, which must end.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
     let links: Vec<_> = std::iter::successors(error.source(), |error| (**error).source()).take(16).collect();
     assert!(links.len() < 16, "a chain that does not end: {error:?}");
@@ -23,7 +23,7 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)>
     links
 }
 
-/// The cause: the last link, of this type.
+/// Returns the cause: the last link, which must have this type.
 fn cause<T: Error + Clone + 'static>(error: &(dyn Error + 'static)) -> T {
     let links = chain(error);
     let last = links.last().unwrap_or_else(|| panic!("{error:?} has no source"));
@@ -34,7 +34,7 @@ fn has_no_source(error: &(dyn Error + 'static)) {
     assert_eq!(chain(error).len(), 0, "{error:?} is its own cause");
 }
 
-/// What a driver of our own says, and why.
+/// An error of the test's driver, with its cause.
 #[derive(Clone, Debug, PartialEq)]
 struct Broken(Errno);
 
@@ -50,7 +50,7 @@ impl Error for Broken {
     }
 }
 
-/// Opens, and no ring gets a queue of it.
+/// A driver that opens, but gives no ring a queue.
 #[derive(Debug)]
 struct Drum;
 
@@ -91,14 +91,14 @@ fn what_the_system_refused_ends_with_its_errno() {
     let missing = format!("file:{}", dir.path().join("no/such/file").display());
     let error = open_device(&missing).expect_err("there is no such file");
     assert_eq!(cause::<Errno>(&error), Errno::ENOENT, "{error}");
-    // The same one, on its way through the errors of rings and pools, which add no link.
+    // The same error wrapped by those of rings and pools, which add no link.
     let links = chain(&error).len();
     let error = RingError::from(error);
     assert_eq!((cause::<Errno>(&error), chain(&error).len()), (Errno::ENOENT, links));
     assert!(matches!(error, RingError::Device(DeviceError::Driver(_))));
     let error = PoolError::from(open_device(&missing).expect_err("there is no such file"));
     assert_eq!((cause::<Errno>(&error), chain(&error).len()), (Errno::ENOENT, links));
-    // Of a call that a driver outside made.
+    // The error of a system call that an outside driver made.
     let refused = std::fs::File::open(dir.path().join("nothing")).expect_err("not there");
     let error = DeviceError::Host { what: "opening the drum".into(), fix: "make it".into(), source: refused };
     let [source] = chain(&error)[..] else { panic!("one link") };
@@ -120,7 +120,7 @@ fn what_a_driver_said_is_there_whole() {
     assert_eq!((error.to_string(), cause::<Errno>(&error)), (Broken(Errno::EIO).to_string(), Errno::EIO));
     let RingError::Device(DeviceError::Driver(said)) = error else { panic!("{error:?}") };
     assert_eq!(*said.downcast::<Broken>().expect("what the driver gave"), Broken(Errno::EIO));
-    // A driver that could not have its kernel ring.
+    // The error of a driver that could not get its kernel ring.
     let error = DeviceError::Kring { what: "the drum".into(), source: Box::new(Broken(Errno::EPERM)) };
     assert_eq!((chain(&error).len(), cause::<Errno>(&error)), (2, Errno::EPERM));
 }

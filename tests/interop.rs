@@ -1,5 +1,5 @@
-//! What goes through a ring is what others wrote, and what they read: fio writes a file with its own checksums and
-//! addresses in every block, a Sheave ring copies it, and fio verifies the copy.
+//! Data of other programs through a ring: fio writes a file with its own checksums and addresses in every block, a
+//! Sheave ring copies it, and fio verifies the copy.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,12 +7,12 @@ use std::process::{Command, Output};
 use sheave::{Buf, Fd, Ring, op, open_device};
 
 const SIZE: usize = 8 << 20;
-/// Bytes of one I/O of the copy; not fio's block size, so that I/Os cross its blocks.
+/// Bytes of one I/O of the copy. Not fio's block size, so that I/Os cross its blocks.
 const CHUNK: usize = 24 << 10;
-/// I/Os of the copy in flight.
+/// I/Os of the copy that are in flight.
 const DEPTH: usize = 8;
 
-/// fio over `file`: random blocks of mixed sizes, each with its address and a CRC32C, from one seed.
+/// Runs fio over `file`: random blocks of mixed sizes, each with its address and a CRC32C, from one seed.
 fn fio(fio: &Path, file: &Path, rest: &[&str]) -> Output {
     let mut command = Command::new(fio);
     command.arg(format!("--filename={}", file.display())).arg(format!("--size={SIZE}"));
@@ -25,7 +25,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Opens both files' ways into one ring; `None` where the kernel forbids its ring.
+/// Attaches both files to one ring; `None` if the kernel forbids its ring.
 fn open(from: &str, to: &str) -> Option<(Ring, Fd, Fd)> {
     let mut ring = Ring::builder().entries(2 * DEPTH as u32).build().expect("a ring");
     let mut fds = Vec::new();
@@ -41,7 +41,8 @@ fn open(from: &str, to: &str) -> Option<(Ring, Fd, Fd)> {
     Some((ring, fds[0], fds[1]))
 }
 
-/// Copies all of it: a read and then a write of the same memory for each chunk, the last chunks shorter, then an fsync.
+/// Copies the whole file: a read and then a write of the same memory for each chunk, of which the last is shorter, then
+/// an fsync.
 fn copy(ring: &mut Ring, from: Fd, to: Fd) {
     let (mut next, mut under_way) = (0, 0);
     while next < SIZE || under_way > 0 {
@@ -71,10 +72,10 @@ fn copy(ring: &mut Ring, from: Fd, to: Fd) {
     assert_eq!(ring.completions().next().map(|completion| completion.res), Some(0), "fsync");
 }
 
-/// In the user data of writes.
+/// Flag in the user data of writes.
 const WRITTEN: u64 = 1 << 63;
 
-/// fio writes, a ring copies with these options of `file:`, fio verifies; and finds a byte that is wrong.
+/// Lets fio write, a ring copy with these options of `file:`, and fio verify; then fio must detect a wrong byte.
 fn fio_verifies_a_copy(options: &str) {
     let Some(program) = sheave_testkit::require("fio") else { return };
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");

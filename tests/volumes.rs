@@ -1,6 +1,5 @@
-//! Volumes through rings: what has ended durably is there when the pool is dropped without being closed, which is a
-//! crash that loses nothing the device has. Rows of the contract in docs/volumes.md; losing devices are the
-//! simulator's.
+//! Volumes through rings: durable data survives when the pool is dropped without being closed, which is a crash that
+//! loses nothing the device has. Rows of the contract in docs/volumes.md; the simulator tests devices that lose data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
 const MIB: u64 = 1 << 20;
 
-/// A device with a pool that has one volume, `v`.
+/// Makes a device with a pool that has one volume, `v`.
 fn device() -> Device {
     let device = open_device("ram:size=64M").expect("a device");
     Pool::create(&device, &CreateOptions::default()).expect("a pool");
@@ -21,7 +20,7 @@ fn device() -> Device {
     device
 }
 
-/// Does something with the volume through a ring, then drops all of it without closing.
+/// Runs `work` on the volume through a ring, then drops everything without closing.
 fn crash_after(device: &Device, work: impl FnOnce(&mut Ring, Fd)) {
     let pool = Pool::open(device, &OpenOptions::default()).expect("it opens");
     let volume = pool.open_volume("v").expect("the volume");
@@ -44,7 +43,7 @@ fn run(ring: &mut Ring, entry: impl op::Op) -> Option<Buf> {
     done.into_buf()
 }
 
-/// The first bytes of 4 KiB blocks of the volume, after a crash.
+/// Returns the first byte of each of these 4 KiB blocks of the volume, after a crash.
 fn found(device: &Device, blocks: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::new();
     crash_after(device, |ring, fd| {
@@ -57,11 +56,11 @@ fn found(device: &Device, blocks: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// V14, V22: a ring that has a volume attached goes on with what a new member brings, by the fast path and the other.
+/// V14, V22: a ring that has a volume attached uses the space of a new member, by the fast path and by the slow one.
 #[test]
 fn a_ring_uses_a_member_that_came_while_it_ran() {
     use_a_new_member(device(), open_device("ram:size=64M").expect("a device"));
-    // Its kernel ring takes the second file while the first is in use.
+    // Here the kernel ring registers a second file while the first is in use.
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| format!("file:{},size=64M", dir.path().join(name).display());
     let (first, second) = (open_device(&file("a")).expect("a file"), open_device(&file("b")).expect("a file"));
@@ -81,7 +80,7 @@ fn use_a_new_member(first: Device, second: Device) {
                 let size = pool.add_member(&second, &AddOptions::default()).expect("a member");
                 assert_eq!(size, 128 * MIB);
             }
-            // The first round gives space, the second overwrites it in runs.
+            // The first round allocates space, the second overwrites it in runs.
             run(&mut ring, op::write(fd, filled(byte(at, round), MIB as usize)).offset(at * MIB));
         }
         run(&mut ring, op::fsync(fd));
@@ -105,7 +104,7 @@ fn use_a_new_member(first: Device, second: Device) {
     assert!(info.members.len() == 2 && info.data_bytes >= 100 * MIB, "{info:?}");
 }
 
-/// V2: durable by itself, map included, into a hole and over data.
+/// V2: a write with DSYNC is durable by itself, map included, into a hole and over data.
 #[test]
 fn a_write_with_dsync_is_there() {
     let device = device();
@@ -117,7 +116,7 @@ fn a_write_with_dsync_is_there() {
     assert_eq!(found(&device, &[256, 257, 768, 769, 770]), [1, 0, 3, 2, 0]);
 }
 
-/// V3: one flush is for all that ended before it, of all volumes.
+/// V3: one flush covers all that ended before it, in all volumes.
 #[test]
 fn a_flush_makes_all_that_ended_durable() {
     let device = device();
@@ -140,7 +139,7 @@ fn a_flush_makes_all_that_ended_durable() {
     }
 }
 
-/// V4 and V5: both leave zeroes, at once and for good, to the byte where blocks are cut.
+/// V4 and V5: discarding and zeroing leave zeroes, at once and durably, exact to the byte within blocks.
 #[test]
 fn discarded_and_zeroed_ranges_stay_zero() {
     let device = device();
@@ -161,14 +160,14 @@ fn discarded_and_zeroed_ranges_stay_zero() {
     assert!(pool.volume_info("v").expect("it").allocated_bytes < MIB, "a whole unit was given back");
 }
 
-/// The flight recorder says where in a volume a slow I/O lies, and what its pool did meanwhile.
+/// The flight recorder reports the place of a slow I/O in its volume, and concurrent activities of the pool.
 #[test]
 fn slow_io_on_a_volume_is_told_with_its_place_and_what_ran_beside_it() {
     let pool = Pool::open(&device(), &OpenOptions::default()).expect("it opens");
     let volume = Arc::new(pool.open_volume("v").expect("the volume"));
     let mut ring = Ring::builder().entries(32).slow_limit(Duration::ZERO).build().expect("a ring");
     let fd = ring.attach_file(volume.clone()).expect("attached");
-    // Backwards, so that it does not lie on the device as it lies in the volume.
+    // Backwards, so that the order on the device differs from that in the volume.
     let at = |block: u64| (15 - block) * MIB + block * 4096;
     (0..16).for_each(|block| drop(run(&mut ring, op::write(fd, filled(1, 4096)).offset(at(block)))));
     run(&mut ring, op::fsync(fd));
@@ -181,7 +180,7 @@ fn slow_io_on_a_volume_is_told_with_its_place_and_what_ran_beside_it() {
     assert!(raw.iter().all(|io| matches!(io.place, Place::Device(_))), "written blocks are read by the fast path");
     let places: Vec<_> = volume.slow_ios().iter().filter(|io| io.kind == IoKind::Read).map(|io| io.place).collect();
     assert_eq!(places, (0..16).map(|block| Place::File(at(block))).collect::<Vec<_>>());
-    // A first write to what a snapshot shares copies.
+    // The first write to a unit that a snapshot shares copies it.
     pool.snapshot("v", "s").expect("a snapshot");
     run(&mut ring, op::write(fd, filled(2, 4096)).offset(at(3)));
     let slow = volume.slow_ios();

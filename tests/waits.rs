@@ -1,5 +1,5 @@
-//! Waiting for I/O that nobody has reaped: who waits for whom, how it ends, and what it says. Through rings, volumes
-//! and the public interface alone. Row V26 of the contract in docs/volumes.md.
+//! Waits for I/O that its thread has not reaped: which operations wait, how the waits end, and their errors. Uses
+//! rings, volumes and the public interface alone. Row V26 of the contract in docs/volumes.md.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,9 +10,9 @@ use sheave::volumes::{Checksum, CreateOptions, OpenOptions, Pool, PoolError, Vol
 use sheave::{Buf, Fd, Ring, Waited, op, open_device};
 
 const MIB: u64 = 1 << 20;
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a wait lasts that is to end by itself.
+/// Limit of a wait that is to end by itself.
 const SHORT: Duration = Duration::from_millis(300);
 const ETIMEDOUT: i32 = -110;
 const ECANCELED: i32 = -125;
@@ -33,7 +33,7 @@ fn filled(byte: u8) -> Buf {
     buf
 }
 
-/// A ring that reaps nothing unless it is told, with a volume attached.
+/// Makes a ring that reaps nothing unless it is told to, with a volume attached.
 fn attached(volume: Volume) -> (Ring, Fd) {
     let mut ring = Ring::builder().entries(8).polled(true).build().expect("a ring");
     let fd = ring.attach_file(Arc::new(volume)).expect("attached");
@@ -48,13 +48,13 @@ fn run(ring: &mut Ring, entry: impl op::Op) -> i32 {
     results[0]
 }
 
-/// Sends an I/O and reaps nothing.
+/// Submits an I/O and reaps nothing.
 fn leave(ring: &mut Ring, entry: impl op::Op) {
     ring.push(entry).expect("room");
     ring.submit().expect("submitted");
 }
 
-/// A thread named `sleeper` with a read of a volume that it does not reap until this says so.
+/// A thread named `sleeper` with a read of a volume that it reaps only when told to.
 struct Sleeper {
     wake: Sender<()>,
     thread: JoinHandle<i32>,
@@ -78,7 +78,7 @@ impl Sleeper {
         Sleeper { wake, thread }
     }
 
-    /// Reaps; the result of the read.
+    /// Lets the thread reap. Returns the result of the read.
     fn end(self) -> i32 {
         let _ = self.wake.send(());
         self.thread.join().expect("no panic")
@@ -89,7 +89,7 @@ fn assert_quick(before: Instant, what: &str) {
     assert!(before.elapsed() < PATIENCE / 4, "{what}: {:?}", before.elapsed());
 }
 
-/// The error of a change that waits for a volume's I/O names the volume, the thread and the time.
+/// Asserts that the error of a change that waits for a volume's I/O names the volume, the thread and the time.
 fn assert_names_the_holder(error: &PoolError, volume: &str, thread: &str) {
     let text = error.to_string();
     assert!(matches!(error, PoolError::Busy { .. }), "{text}");
@@ -110,7 +110,7 @@ fn io_of_one_volume_that_nobody_reaps_holds_up_nothing_of_another() {
     pool.snapshot("b", "b1").expect("nothing is under way in b");
     pool.rollback("b", "b1").expect("nor now");
     pool.resize("b", 4 * MIB + 512).expect("nor now");
-    // What b lets go comes back, as often as the pool is large.
+    // Space that `b` frees is available again, several times the size of the pool in all.
     for round in 0..4 * pool.info().size_bytes / MIB {
         let at = (round % 3) * MIB;
         assert_eq!(run(&mut ring, op::write(fd, filled(3)).offset(at)), 4096, "round {round}");
@@ -161,7 +161,7 @@ fn a_thread_that_has_not_reaped_its_own_io_does_not_wait_for_itself() {
         seen.extend(ring.completions().map(|done| (done.user_data, done.res)));
         seen.sort_unstable();
         assert_eq!(seen, [(10, 4096), (11, 4096), (12, 4096)], "each completion is there for the caller");
-        // They came before the snapshot returned, and so are in it or not, as a whole; the old one is not half gone.
+        // The writes ended before the snapshot returned, so each is in it as a whole or not at all.
         let (mut copy, of) = attached(pool.open_volume("s").expect("opens"));
         copy.push(op::read(of, filled(0)).offset(0)).expect("room");
         copy.submit_and_wait(1).expect("submitted");
@@ -188,7 +188,7 @@ fn a_thread_that_waits_for_another_lets_that_one_wait_for_it() {
                 assert_eq!(run(&mut ring, op::write(fd, filled(1)).offset(0)), 4096);
                 leave(&mut ring, op::read(fd, filled(0)).offset(0));
                 barrier.wait();
-                // Each waits for the other's read, and the second of them for the first to have done so.
+                // Each waits for the other's read, and the second of them also for the first to have done so.
                 pool.snapshot(theirs, &format!("of-{theirs}")).expect("the other's ring is run by its own wait");
                 ring.drain();
             });
@@ -248,12 +248,12 @@ fn a_ring_that_is_in_use_is_not_run_and_the_wait_says_so() {
     assert_eq!(run(&mut ring, op::write(fd, filled(1)).offset(0)), 4096);
     leave(&mut ring, op::nop());
     leave(&mut ring, op::read(fd, filled(0)).offset(0));
-    // While it shows its CQEs.
+    // While it lends its CQEs.
     let mut errors: Vec<PoolError> = Vec::new();
     ring.for_each_cqe(|_| errors.push(pool.snapshot("a", "s").expect_err("in use")));
     assert_eq!(errors.len(), 1);
     assert_names_the_holder(&errors[0], "a", "thread '");
-    // Completions are read one call each, and between its calls a ring is run.
+    // Each completion is read by one call, and between these calls a wait runs the ring.
     leave(&mut ring, op::nop());
     let mut copies = 0;
     for (_, name) in ring.completions().zip(["s2", "s3", "s4"]) {

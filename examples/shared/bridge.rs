@@ -1,5 +1,5 @@
-//! The other way to put a ring beside an event loop, to compare with: a thread of its own has the ring, operations go
-//! there through a channel, and what they read comes back as the loop wants it. Each I/O wakes two threads.
+//! The alternative to a ring inside an event loop, for comparison: a thread of its own owns the ring, a channel brings
+//! it the operations, and a callback delivers the results to the loop. Each I/O wakes two threads.
 
 use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
@@ -8,10 +8,10 @@ use sheave::{Buf, Device, Ring, RingHandle, op};
 
 use crate::Failure;
 
-/// What the loop gets: the result of a read, and its memory.
+/// Receives the result of a read, and its memory.
 pub type Answer = Box<dyn FnOnce(Result<u32, i32>, Buf) + Send>;
 
-/// The most reads that are in flight.
+/// Most reads in flight.
 const DEPTH: usize = 64;
 
 struct Job {
@@ -54,7 +54,7 @@ impl Bridge {
                 }
                 ring.submit().expect("submitted");
                 if !closed || spare.len() < DEPTH {
-                    // A wake says that there are jobs, or that there will be none.
+                    // A wake means that there are new jobs, or that there will be none.
                     let _ = ring.wait(1, None);
                 }
                 while let Some(done) = ring.pop() {

@@ -1,4 +1,4 @@
-//! What a log acknowledged is there, whatever became of its program and of the bytes behind.
+//! Acknowledged records are in the log, whatever happens to its program and to the bytes after them.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ fn text(record: &[u8]) -> &str {
     std::str::from_utf8(record).expect("what was written")
 }
 
-/// The program that is killed: prints each record when the log has acknowledged it.
+/// The program that gets killed: prints each record when the log has acknowledged it.
 #[test]
 #[ignore = "started and killed by the test below"]
 fn writes_until_it_is_killed() {
@@ -34,7 +34,7 @@ fn writes_until_it_is_killed() {
                 for n in 0.. {
                     let record = format!("{thread} {first} {n} {}", "x".repeat(n * 37 % 9000));
                     log.append(record.clone().into_bytes()).unwrap();
-                    // One write of one line, which the kernel takes whole or not at all.
+                    // One write of one line, which the kernel takes as a whole or not at all.
                     std::io::stdout().lock().write_all(format!("ack {thread} {first} {n}\n").as_bytes()).unwrap();
                 }
             });
@@ -42,7 +42,7 @@ fn writes_until_it_is_killed() {
     });
 }
 
-/// The part of a record that its acknowledgement repeats.
+/// Returns the part of a record that its acknowledgement repeats.
 fn name(record: &[u8]) -> String {
     text(record).rsplit_once(' ').expect("a record").0.to_string()
 }
@@ -61,7 +61,7 @@ fn every_acknowledged_record_survives_sigkill() {
         let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
         let mut acknowledged = Vec::new();
         let mut take = |line: String| {
-            // The harness of tests prints lines of its own, one of them without an end.
+            // The test harness prints lines of its own, one of them without an end.
             acknowledged.extend(line.split_once("ack ").map(|(_, name)| name.to_string()));
             acknowledged.len()
         };
@@ -77,7 +77,7 @@ fn every_acknowledged_record_survives_sigkill() {
             let n: usize = name.rsplit_once(' ').unwrap().1.parse().unwrap();
             assert_eq!(text(record), format!("{name} {}", "x".repeat(n * 37 % 9000)));
         }
-        // Each thread has one record at a time that is not acknowledged.
+        // Each thread has at most one record that is not acknowledged.
         let new = &found[all.len()..];
         let mut next: HashMap<&str, u64> = HashMap::new();
         for name in new {
@@ -95,7 +95,7 @@ fn every_acknowledged_record_survives_sigkill() {
 
 #[test]
 fn a_group_has_the_records_of_many() {
-    // While a group is on its way, those who come wait for the next.
+    // While a group is being written, new records wait for the next one.
     let device = open_device("null:size=64M,latency=1ms").unwrap();
     let (log, records) = Log::open(&device).unwrap();
     assert!(records.is_empty());
@@ -130,13 +130,13 @@ fn a_torn_group_is_the_end_and_is_written_over() {
         Log::open(&device).unwrap().0.append(vec![1; len]).unwrap();
     }
     assert_eq!(records(), [10, 9000, 0, 20_000]);
-    // The last group begins behind blocks of one, three and one.
+    // Tears the last group, which has blocks 5 to 9: groups of one, three and one block are before it.
     file.as_file().write_all_at(&[0; BLOCK], 7 * BLOCK as u64).unwrap();
     assert_eq!(records(), [10, 9000, 0]);
-    // A group that fits over its start, and the rest of the torn one behind it.
+    // A group that overwrites the start of the torn one, whose rest follows it.
     Log::open(&device).unwrap().0.append(vec![2; 30]).unwrap();
     assert_eq!(records(), [10, 9000, 0, 30]);
-    // Each bit of a header counts.
+    // Every byte of a header counts.
     for at in 0..super::HEADER as u64 {
         let mut byte = [0];
         file.as_file().read_exact_at(&mut byte, BLOCK as u64 + at).unwrap();
@@ -157,7 +157,7 @@ fn a_full_log_and_a_failed_device_say_so() {
     drop(log);
     assert_eq!(Log::open(&device).unwrap().1.len(), 2);
 
-    // Half of the writes fail: what was acknowledged before is there, and nothing is taken after.
+    // Half of the writes fail: records acknowledged before are there, and no record is accepted after.
     let device = open_device("fault:error=0.5,ops=write,seed=3,over=ram:size=16M").unwrap();
     let (log, _) = Log::open(&device).unwrap();
     let mut acknowledged = 0;

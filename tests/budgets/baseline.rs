@@ -1,23 +1,23 @@
-//! The file of the budgets: the compiler that they were recorded with, and a line for each case.
+//! The file of budgets: the compiler that they were recorded with, and a line for each case.
 //!
-//! Owns the format. `#` begins a comment; `compiler: WORDS` comes once; every other line is `CASE RELEASE DIST`: the
-//! instructions of an I/O in the build of each profile.
+//! Owns the format. `#` begins a comment; `compiler: WORDS` occurs once; every other line is `CASE RELEASE DIST`: the
+//! instructions per I/O in the build of each profile.
 
 use sheave_testkit::hot_loop::Profile;
 
-/// Instructions of an I/O by case, in the order of the cases.
+/// Instructions per I/O by case, in the order of the cases.
 pub type Counts = Vec<(&'static str, f64)>;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug)]
 pub struct Baseline {
-    /// As `rustc VERSION for HOST`.
+    /// The compiler, as `rustc VERSION for HOST`.
     pub compiler: String,
     budgets: Vec<(String, [f64; 2])>,
 }
 
 impl Baseline {
-    /// Reads the file. A line that is wrong panics: it would be a budget that nobody guards.
+    /// Reads the file. Panics at a malformed line, which would be a budget without effect.
     pub fn parse(text: &str) -> Baseline {
         let mut baseline = Baseline { compiler: "no compiler".into(), budgets: Vec::new() };
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -38,12 +38,12 @@ impl Baseline {
         baseline
     }
 
-    /// The budget of a case.
+    /// Returns the budget of a case.
     pub fn budget(&self, name: &str, profile: Profile) -> Option<f64> {
         self.budgets.iter().find(|(have, _)| have == name).map(|(_, counts)| counts[profile as usize])
     }
 
-    /// The file for the counts of each profile.
+    /// Returns the content of the file for the counts of each profile.
     pub fn text(compiler: &str, [release, dist]: &[Counts; 2]) -> String {
         let mut text =
             "# Instructions an I/O under valgrind: of examples/hot_loop.rs and `sheave bench`, both profiles.\n\

@@ -1,21 +1,21 @@
-//! Counting the instructions of a program with valgrind's cachegrind: the command, and what it says.
+//! Counts the instructions of a program with valgrind's cachegrind: the command, and the parser of its output.
 //!
-//! Owns no program and no difference of runs.
+//! Does not choose the programs, nor compute differences between runs.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What comes before the program.
+/// Arguments before the program.
 const OPTIONS: [&str; 3] = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"];
 
-/// The command, with the valgrind at this place; program and arguments are to follow.
+/// Returns the command with the valgrind at this path. Program and arguments are to be added.
 pub fn command(valgrind: &Path) -> Command {
     let mut command = Command::new(valgrind);
     command.args(OPTIONS);
     command
 }
 
-/// The count in what valgrind says: `==1== I refs:        1,234,567`, or with more spaces before `refs`.
+/// Returns the count in valgrind's output: `==1== I refs:        1,234,567`, or with more spaces before `refs`.
 pub fn refs(said: &str) -> Option<u64> {
     let line = said.lines().find(|line| line.contains("I refs:") || line.contains("I   refs:"))?;
     line.rsplit(':').next()?.trim().replace(',', "").parse().ok()

@@ -1,12 +1,12 @@
-//! Instructions an I/O: no case may take more than its budget, which was recorded with the code that deserved it.
+//! Instructions per I/O: no case may take more than its budget, which was recorded with the code that deserved it.
 //!
-//! `examples/hot_loop.rs` and `sheave bench` run under valgrind, a short and a long time; the difference by the I/Os
-//! between is what one I/O costs, whatever start and end do. Valgrind counts alike on every machine and on a busy one,
-//! but another compiler gives other code: then the margin is wide, and the test says so.
+//! `examples/hot_loop.rs` and `sheave bench` run under valgrind, with few and with many I/Os; the difference divided by
+//! the difference in I/Os is the cost of one I/O, without start and end. Valgrind's counts are the same on every
+//! machine, also on a busy one, but another compiler generates other code: then the margin is wide, and the test
+//! reports that.
 //!
-//! Both profiles have budgets: `release`, in which calls from crate to crate are inlined where the code asks for it,
-//! and `dist`, which is optimized once more when it is linked and takes minutes to build: `cargo xtask budgets` counts
-//! that one.
+//! Both profiles have budgets: `release`, in which calls between crates are inlined where the code asks for it, and
+//! `dist`, which is optimized once more at link time and takes minutes to build: `cargo xtask budgets` counts that one.
 //!
 //! A budget only changes by hand: `cargo xtask budgets --record` writes `tests/budgets/instructions.txt`.
 
@@ -21,7 +21,7 @@ use sheave_testkit::hot_loop::{CASES, Case, Profile, Program, SHORT_LONG, argume
 use crate::baseline::{Baseline, Counts};
 use crate::{build, cachegrind, skip_here};
 
-/// For another compiler than the one of the baseline.
+/// Margin in percent for another compiler than that of the baseline.
 const MARGIN_OTHER_COMPILER: f64 = 20.0;
 
 /// Set by `cargo xtask budgets --record`: write the baseline instead of comparing with it.
@@ -97,7 +97,8 @@ fn count(profile: Profile) -> Option<Counts> {
     Some(cases.map(|case| (case.name, count(case))).collect())
 }
 
-/// Fails when a count is over its budget, and says how to go on; returns what everybody should read otherwise.
+/// Fails if a count is over its budget, and explains how to proceed. Otherwise returns a note that every reader should
+/// see, if there is one.
 fn judge(baseline: &Baseline, profile: Profile, compiler: &str, counts: &[(&str, f64)]) -> Option<String> {
     let mut report = String::new();
     let other_compiler = baseline.compiler != compiler;
@@ -130,12 +131,12 @@ fn judge(baseline: &Baseline, profile: Profile, compiler: &str, counts: &[(&str,
     (other_compiler || under).then(|| format!("{report}{record}\n"))
 }
 
-/// Past the harness, which shows the output of failed tests only.
+/// Writes past the test harness, which shows the output of failed tests only.
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// The compiler and what it builds for, in one line.
+/// Returns compiler and target in one line.
 fn compiler() -> String {
     let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("-vV").output();
     let text = String::from_utf8_lossy(&output.expect("rustc starts").stdout).into_owned();
@@ -143,26 +144,26 @@ fn compiler() -> String {
     format!("rustc {} for {}", field("release: "), field("host: "))
 }
 
-/// What such a line says the compiler builds for.
+/// Returns the target in such a line.
 fn host(compiler: &str) -> &str {
     compiler.rsplit_once(' ').map_or(compiler, |(_, host)| host)
 }
 
-/// Whether this machine gives out kernel rings; says so if it does not.
+/// Returns true if this machine permits kernel rings; reports a skip if not.
 fn has_kernel_ring(file: &Path) -> bool {
     let device = open_device(&format!("file:{}", file.display())).expect("a device");
     let attached = sheave::Ring::builder().build().expect("a ring").attach(&device);
     attached.inspect_err(|error| sheave_testkit::skip(&format!("no kernel ring here: {error}"))).is_ok()
 }
 
-/// A file of 16 MiB that the file system has blocks for.
+/// Makes a file of 16 MiB with all its blocks allocated.
 fn file() -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
     file.write_all(&vec![1; 16 << 20]).expect("written");
     file
 }
 
-/// Instructions of one I/O of a command that is made for a number of them.
+/// Returns the instructions of one I/O of a command that is made for a number of them.
 fn per_io(command: impl Fn(u64) -> Command) -> f64 {
     let (short, long) = SHORT_LONG;
     let count = |ios| instructions(command(ios));
@@ -183,13 +184,13 @@ fn valgrind_is_read_right() {
     assert_eq!(cachegrind::refs("==17== Fatal error"), None);
 }
 
-/// A baseline with every case at 100, and at 90 in packages.
+/// Returns a baseline with every case at 100, and at 90 in packages.
 fn round() -> Baseline {
     let all = |count| CASES.iter().map(|case| (case.name, count)).collect();
     Baseline::parse(&Baseline::text("rustc 1", &[all(100.0), all(90.0)]))
 }
 
-/// The first case with this count, the others at 100.
+/// Returns counts: the first case as given, the others at 100.
 fn counts(first: f64) -> Counts {
     with_others(first, 100.0)
 }

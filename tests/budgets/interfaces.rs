@@ -1,8 +1,8 @@
-//! What the safe interfaces of a ring cost over the raw one: the instructions of `examples/interfaces.rs`, the same
-//! loop through each of them.
+//! Cost of the safe interfaces of a ring relative to the raw one: the instructions of `examples/interfaces.rs`, the
+//! same loop through each of them.
 //!
-//! The bound is a share of the raw loop on `ram:`, counted in the same run: what makes both slower or faster is no
-//! matter of this test, but of the budgets.
+//! The bound is relative to the raw loop on `ram:`, counted in the same run: changes that affect both equally are the
+//! concern of the budgets, not of this test.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{build, cachegrind, skip_here};
 
 const SPEC: &str = "ram:size=64M";
 
-/// An interface at a depth, and how much it may cost, in hundredths of the raw loop.
+/// Most instructions of an interface at a depth, in percent of the raw loop.
 const MOST: [(&str, &str, f64); 4] =
     [("32", "owned", 120.0), ("32", "fixed", 110.0), ("1", "owned", 120.0), ("1", "fixed", 110.0)];
 
@@ -33,7 +33,7 @@ fn the_safe_interfaces_cost_little_more_than_the_raw_one() {
     }
 }
 
-/// Instructions of one read.
+/// Returns the instructions of one read.
 fn per_io(valgrind: &Path, program: &Path, interface: &str, depth: &str) -> f64 {
     let count = |ios: u64| {
         let mut command = cachegrind::command(valgrind);

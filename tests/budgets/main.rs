@@ -1,11 +1,12 @@
-//! What an I/O may cost, in counts that repeat on a busy machine: instructions (valgrind), system calls (strace).
+//! Limits on the cost of an I/O, in counts that repeat on a busy machine: instructions (valgrind), system calls
+//! (strace).
 //!
-//! Each runs an example, most of them `examples/hot_loop.rs`, the bare loop of an embedding program, a short and a
-//! long time: the difference by the I/Os between is what one I/O costs, whatever start and end do. The cases are those
-//! of [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
+//! Each test runs an example, mostly `examples/hot_loop.rs`, the bare loop of an embedding program, with few and with
+//! many I/Os: the difference divided by the difference in I/Os is the cost of one I/O, without start and end. The cases
+//! are those of [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
 //!
-//! * I1: what is measured is the code that users run, of the profiles `release` and `dist`: the tests have cargo build
-//!   it (`cargo xtask test --all` did so before, but for `dist`).
+//! * I1: the measured code is that which users run, of the profiles `release` and `dist`: the tests have cargo build it
+//!   (`cargo xtask test --all` has already done so, except for `dist`).
 
 mod baseline;
 mod cachegrind;
@@ -18,7 +19,7 @@ use std::process::Command;
 
 use sheave_testkit::hot_loop::Profile;
 
-/// Whether the program would be another one than users get; tells so.
+/// Returns true, and reports a skip, if the build would differ from that of users.
 fn skip_here() -> bool {
     let skip = sheave_testkit::under_sanitizer();
     if skip {
@@ -27,7 +28,7 @@ fn skip_here() -> bool {
     skip
 }
 
-/// Has cargo build what is counted, as users get it (I1), and returns the directory of the profile's programs.
+/// Builds the measured programs as users get them (I1). Returns the directory of the profile's programs.
 fn build(profile: Profile) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     for words in profile.builds() {

@@ -1,4 +1,4 @@
-//! System calls an I/O, counted by strace: none over `null:`, one for each batch over a file.
+//! System calls per I/O, counted by strace: none over `null:`, one per batch over a file.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use sheave_testkit::hot_loop::{Profile, arguments};
 /// I/Os of the short and of the long run.
 const SHORT_LONG: (u64, u64) = (3_200, 32_000);
 
-/// System calls of one I/O, or `None` where processes may not be traced.
+/// Returns the system calls of one I/O; `None` if processes may not be traced.
 fn per_io(case: &str) -> Option<f64> {
     if skip_here() {
         return None;
@@ -35,7 +35,7 @@ fn calls(strace: &Path, program: &Path, case: &str, ios: u64) -> Option<u64> {
     Some(total(&said).unwrap_or_else(|| panic!("strace gave no total:\n{said}")))
 }
 
-/// The number in the line `     148 total`.
+/// Returns the number in the line `     148 total`.
 fn total(said: &str) -> Option<u64> {
     said.lines().find_map(|line| line.trim().strip_suffix(" total")?.trim().parse().ok())
 }
@@ -57,8 +57,8 @@ fn a_file_takes_one_system_call_a_batch() {
     if let Err(error) = sheave::Ring::builder().build().expect("a ring").attach(&device) {
         return sheave_testkit::skip(&format!("no kernel ring here: {error}"));
     }
-    // Cached: whether the file system takes 512 bytes past the cache does not matter there. A disk that takes longer
-    // than a wait lets completions gather costs another call now and then, but not one a batch.
+    // Through the cache, as it does not matter there whether the file system supports 512 bytes of direct I/O. A disk
+    // that takes longer than a wait gathers completions for costs another call now and then, but not one per batch.
     for (options, words, most) in [(",direct=off", "", 1.02), ("", " 4k sleep", 1.5)] {
         for (depth, batch) in [(32, 32), (1, 1)] {
             let rws: &[&str] = if words.is_empty() { &["read"] } else { &["read", "write"] };

@@ -1,6 +1,6 @@
 //! The numbers of the kernel's io_uring interface that the test uses, and the raw 64-byte SQE.
 //!
-//! Written down here a second time on purpose: a wrong constant in the library must not be able to hide itself.
+//! Defined here independently of the library on purpose: a wrong constant in the library would otherwise go unnoticed.
 
 /// Opcodes.
 pub mod op {
@@ -19,7 +19,7 @@ pub mod op {
     pub const WRITE: u8 = 23;
     pub const MSG_RING: u8 = 40;
 
-    /// The name of an opcode, for reports.
+    /// Returns the name of an opcode, for reports.
     pub fn name(opcode: u8) -> &'static str {
         match opcode {
             NOP => "NOP",
@@ -55,7 +55,7 @@ pub mod flag {
 
     const NAMES: [&str; 8] = ["FIXED_FILE", "DRAIN", "LINK", "HARDLINK", "ASYNC", "BUFFER_SELECT", "SKIP", "0x80"];
 
-    /// The names of the bits set, for reports.
+    /// Returns the names of the bits that are set, for reports.
     pub fn names(flags: u8) -> String {
         let set: Vec<&str> = (0..8).filter(|bit| flags & (1 << bit) != 0).map(|bit| NAMES[bit]).collect();
         set.join("|")
@@ -109,7 +109,7 @@ pub struct RawSqe {
 }
 
 impl RawSqe {
-    /// The 64 bytes in the kernel's layout.
+    /// Returns the 64 bytes in the kernel's layout.
     pub fn bytes(&self) -> [u8; 64] {
         let mut out = [0u8; 64];
         out[0] = self.opcode;
@@ -130,7 +130,7 @@ impl RawSqe {
     }
 }
 
-/// `-errno` in words, for reports.
+/// Returns the name of a `-errno`, for reports.
 pub fn result_name(res: i32) -> String {
     let name = match -res {
         2 => "ENOENT",

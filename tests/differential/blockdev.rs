@@ -1,8 +1,8 @@
-//! A real file as the kernel's side of the comparison: behind a loop block device where that is allowed.
+//! A real file as the kernel's side of the comparison: behind a loop block device if that is permitted.
 //!
-//! A block device has the semantics that Sheave gives to every device (fixed size, nothing beyond the end). Without
-//! the right to set up a loop device the kernel reads and writes a preallocated regular file, and the generator
-//! keeps away from the end of the device, where files and devices differ.
+//! A block device has the semantics that Sheave gives to every device (fixed size, nothing beyond the end). Without the
+//! right to set up a loop device the kernel reads and writes a preallocated regular file, and the generator keeps away
+//! from the end of the device, where files and devices differ.
 #![allow(unsafe_code)] // Loop devices are set up with ioctls.
 
 use std::fs::{File, OpenOptions};
@@ -41,7 +41,7 @@ struct LoopConfig {
 
 /// A file of [`DEVICE_BYTES`], opened for direct I/O; removed when dropped.
 pub struct BlockDev {
-    /// What the ring reads and writes.
+    /// The file or block device that the ring reads and writes.
     pub file: File,
     /// True behind a loop device, false on the regular file itself.
     pub is_block_device: bool,
@@ -49,7 +49,7 @@ pub struct BlockDev {
 }
 
 impl BlockDev {
-    /// Makes the backing file in `dir` and puts a loop device in front of it if that is possible.
+    /// Makes the backing file in `dir`, and a loop device on it if that is possible.
     pub fn create(dir: &Path, name: &str) -> io::Result<Self> {
         let backing = dir.join(format!("{name}-{}.img", std::process::id()));
         let plain = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&backing)?;

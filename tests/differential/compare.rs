@@ -1,7 +1,7 @@
-//! Compares what two rings made of the same program.
+//! Compares the outcomes of the same program on two rings.
 //!
-//! Every CQE (user data, result, flags), the order where one is promised, what each submit said, and every byte of
-//! memory and device, where that keeps any. Gives the differences as lines to read.
+//! Compares every CQE (user data, result, flags), the order where one is promised, the result of each submit, and every
+//! byte of memory and device, if the device keeps data. The differences are lines of text.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::abi::result_name;
 use crate::program::Program;
 use crate::run::{Cqe, Outcome};
 
-/// At most so many lines of one report.
+/// Most lines of one report.
 const MAX_LINES: usize = 40;
 
-/// The differences between `ours` and what the kernel did; empty when there are none.
+/// Returns the differences between `ours` and the kernel's outcome.
 pub fn differences(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String> {
     let mut lines = Vec::new();
     results(kernel, ours, &mut lines);
@@ -36,7 +36,7 @@ pub fn differences(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<S
     lines
 }
 
-/// The CQEs of each user data, in the order in which they came.
+/// Returns the CQEs of each user data, in order of arrival.
 fn by_user_data(cqes: &[Cqe]) -> BTreeMap<u64, Vec<(i32, u32)>> {
     let mut map: BTreeMap<u64, Vec<(i32, u32)>> = BTreeMap::new();
     for cqe in cqes {
@@ -69,7 +69,7 @@ fn shown(cqes: Option<&Vec<(i32, u32)>>) -> String {
     }
 }
 
-/// For each promised pair: the side that came first with the kernel must come first with us.
+/// For each promised pair, the CQE that was first with the kernel must be first with us.
 fn order(program: &Program, kernel: &Outcome, ours: &Outcome, lines: &mut Vec<String>) {
     let place = |cqes: &[Cqe]| {
         let mut map = BTreeMap::new();
@@ -109,7 +109,7 @@ fn bytes(what: &str, theirs: &[u8], mine: &[u8], lines: &mut Vec<String>) {
     lines.push(format!("{what}: {count} bytes differ, from {first} to {last}"));
 }
 
-/// Both lists of CQEs side by side, for the report.
+/// Returns both lists of CQEs side by side, for the report.
 pub fn listing(kernel: &Outcome, ours: &Outcome) -> String {
     let text = |cqes: &[Cqe]| {
         let each = |c: &Cqe| format!("{}:{}", c.user_data, shown(Some(&vec![(c.res, c.flags)])));

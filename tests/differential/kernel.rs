@@ -1,6 +1,6 @@
 //! The kernel's io_uring as a [`Target`]: raw SQEs on a real file.
 //!
-//! The ring is set up as Sheave's is meant to behave: SUBMIT_ALL, one issuer, completions run by the waiter.
+//! The ring has the setup whose behaviour Sheave imitates: SUBMIT_ALL, one issuer, completions run by the waiter.
 #![allow(unsafe_code)] // Raw SQEs are pushed as bytes; the memory they name is owned here or by the program's image.
 
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use crate::run::{Bytes, Cqe, Target};
 
 const _: () = assert!(size_of::<squeue::Entry>() == 64);
 
-/// One kernel ring after the other on the same device and memory.
+/// The target: one kernel ring after the other on the same device and memory.
 ///
 /// K1: `arena` and `fixed` outlive every ring (they are declared after it).
 pub struct Kernel {
@@ -55,7 +55,7 @@ impl Kernel {
     }
 }
 
-/// Whether this machine lets us use io_uring; if not, why.
+/// Returns the reason if this machine does not permit io_uring.
 pub fn available() -> Result<(), String> {
     builder(8, 16).map(drop).map_err(|error| format!("io_uring_setup: {error}"))
 }
@@ -139,7 +139,7 @@ impl Target for Kernel {
     }
 }
 
-/// Whether the kernel takes the realtime I/O class from this process: with CAP_SYS_ADMIN or CAP_SYS_NICE.
+/// Returns true if this process may use the realtime I/O class: it has CAP_SYS_ADMIN or CAP_SYS_NICE.
 pub fn may_be_realtime() -> bool {
     const ADMIN_OR_NICE: u64 = 1 << 21 | 1 << 23;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

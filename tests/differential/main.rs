@@ -1,8 +1,8 @@
 //! The randomized differential test: the same SQEs on the kernel's io_uring and on Sheave, every CQE and byte compared.
 //!
 //! A seed makes a program (`generator`), each ring runs it from the same bytes (`run`), and the outcomes are compared
-//! (`compare`). A difference is looked at a second time with more patience, made smaller (`shrink`) and printed.
-//! What the kernel answers, and where Sheave differs on purpose, is written down in `docs/compat.md`.
+//! (`compare`). A difference is run again with longer waits, made smaller (`shrink`) and printed. `docs/compat.md`
+//! describes the kernel's answers, and where Sheave differs on purpose.
 //!
 //! ```text
 //! cargo test --test differential                                   # the default seeds
@@ -31,10 +31,10 @@ use program::{Program, Shape};
 use run::{Bytes, Cqe, Patience, Target, run};
 use sheave_ring::Sheave;
 
-/// Programs that one test runs when `SHEAVE_DIFF_RUNS` does not say otherwise: a few seconds.
+/// Programs that one test runs by default (`SHEAVE_DIFF_RUNS`): a few seconds.
 const DEFAULT_RUNS: u64 = 120;
 
-/// The kernel's side, or None with a loud note where io_uring cannot be had.
+/// Makes the kernel's side. `None`, with a loud note, if io_uring is not available.
 fn kernel(name: &str) -> Option<Kernel> {
     if let Err(why) = kernel::available() {
         sheave_testkit::skip(&format!("the kernel's io_uring cannot be had ({why}): nothing was compared"));
@@ -44,13 +44,13 @@ fn kernel(name: &str) -> Option<Kernel> {
     Some(Kernel::new(BlockDev::create(dir, name).expect("a file for the kernel's side")))
 }
 
-/// How many programs one test runs.
+/// Returns the number of programs that one test runs.
 fn runs() -> u64 {
     let Ok(text) = std::env::var("SHEAVE_DIFF_RUNS") else { return DEFAULT_RUNS };
     text.parse().unwrap_or_else(|_| panic!("SHEAVE_DIFF_RUNS={text}: must be a number"))
 }
 
-/// Runs the seeds on both; panics with a small reproducer at the first difference.
+/// Runs the seeds on both rings. Panics with a small reproducer at the first difference.
 fn compare_on(kernel: &mut Kernel, ours: &mut dyn Target) {
     let limits = Limits { block_device: kernel.device.is_block_device, realtime: kernel::may_be_realtime() };
     let seeds = sheave_testkit::seeds(runs());
@@ -93,7 +93,7 @@ fn report(kernel: &mut Kernel, ours: &mut dyn Target, program: Program, lines: &
     );
 }
 
-/// The kernel against itself: what the generator makes has one right answer.
+/// The kernel against itself: proves that generated programs have one right answer.
 #[test]
 fn kernel_agrees_with_itself() {
     let (Some(mut one), Some(mut two)) = (kernel("self-a"), kernel("self-b")) else { return };
@@ -106,7 +106,7 @@ fn sheave_on_ram_agrees_with_the_kernel() {
     compare_on(&mut kernel, &mut Sheave::new("ram:size=256k"));
 }
 
-/// No bytes to compare; but completions that come at once, and completions that come late.
+/// Compares no bytes, but completions that end at once, and completions that end late.
 #[test]
 fn sheave_on_null_agrees_with_the_kernel() {
     let Some(mut kernel) = kernel("null") else { return };
@@ -121,8 +121,9 @@ fn sheave_on_a_file_agrees_with_the_kernel() {
     compare_on(&mut kernel, &mut Sheave::on_file(dir, "sheave"));
 }
 
-/// What is longer than any read or write may be is cut, and what was cut is not short. Only a device that is longer
-/// still can show it, which no memory has to be read for: the kernel's side writes to `/dev/null`.
+/// Lengths above the limit of reads and writes are cut to it, and a cut operation does not count as short. Only a
+/// device that is longer than the limit shows this, and no memory may have to be read for it: the kernel's side writes
+/// to `/dev/null`.
 #[test]
 fn lengths_above_the_most_are_cut_as_the_kernels_are() {
     let Some(mut kernel) = kernel("longest") else { return };

@@ -1,11 +1,11 @@
 //! A program: batches of symbolic SQEs, the same for every ring that runs it.
 //!
 //! Pointers and descriptors are symbols ([`Word`], [`FdRef`]) because each ring has memory and file tables of its own;
-//! [`Image`] turns them into raw SQEs for one ring. The program also knows which CQEs must come before the next batch
-//! may start ([`Program::awaited`]) and which orders are promised ([`Program::order_pairs`]).
+//! [`Image`] turns them into raw SQEs for one ring. The program also determines which CQEs must arrive before the next
+//! batch may start ([`Program::awaited`]) and which orders are promised ([`Program::order_pairs`]).
 //!
-//! I1: every batch is quiet before the next starts, except for timeouts that nothing has ended yet.
-//! I2: two operations that may run at the same time never touch the same bytes of the device or of memory.
+//! - I1: every batch is quiet before the next starts, except for timeouts that nothing has ended yet.
+//! - I2: two operations that may run at the same time never touch the same bytes of the device or of memory.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -47,15 +47,16 @@ pub enum FdRef {
     Raw(i32),
 }
 
-/// What the generator knows of an operation beyond its fields.
+/// Properties of an operation beyond its fields, from the generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nature {
     /// Fails before it is queued: posts at once and fails the whole chain.
     pub rejected: bool,
-    /// May stay pending for ever (a long or counted timeout), and with it the chain behind it.
+    /// May stay pending for ever (a long or counted timeout), and with it the rest of its chain.
     pub pending: bool,
-    /// A FALLOCATE that fails when it runs: the kernel does not count that as a failure (links go on, a skipped CQE
-    /// stays skipped), Sheave does. Not linked softly and not skipped, so that there is one right answer.
+    /// A FALLOCATE that fails when it runs: the kernel does not count that as a failure (links continue, a skipped CQE
+    /// stays skipped), Sheave does. Such an operation has no soft link and no skipped CQE, so that there is one right
+    /// answer.
     pub fails_softly: bool,
     /// Completes within the submit, and so does what is chained to it.
     pub instant: bool,
@@ -135,7 +136,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// What a run does with a ring: its size, and whether CQEs are left lying until the end.
+/// Shape of a run: sizes of the ring, and the time at which CQEs are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub entries: u32,
@@ -159,7 +160,7 @@ impl Program {
         self.batches.iter().map(Vec::len).sum()
     }
 
-    /// The chains of a batch as ranges of indices.
+    /// Returns the chains of a batch as ranges of indices.
     pub fn chains(batch: &[Op]) -> Vec<std::ops::Range<usize>> {
         let mut chains = Vec::new();
         let mut start = 0;
@@ -172,7 +173,7 @@ impl Program {
         chains
     }
 
-    /// The user data of each CQE that a batch gives for certain, and whether others may come as well.
+    /// Returns the user data of each CQE that a batch certainly produces, and true if it may produce others too.
     pub fn awaited(batch: &[Op]) -> (Vec<u64>, bool) {
         let mut certain = Vec::new();
         let mut others = false;
@@ -187,17 +188,17 @@ impl Program {
             if pending || (silent && rejected) {
                 continue;
             }
-            // Behind an SQE that skips its CQE nothing is certain: when it fails, the rest of the chain is silent.
+            // After an SQE that skips its CQE nothing is certain: if it fails, the rest of the chain is silent.
             let telling = ops.iter().take_while(|op| op.flags & flag::SKIP == 0);
             certain.extend(telling.map(|op| op.user_data));
         }
         (certain, others)
     }
 
-    /// Pairs (a, b) of user data: when the kernel posts a before b (or b before a), everybody must.
+    /// Returns pairs (a, b) of user data: every ring must post the two in the order in which the kernel did.
     ///
     /// Order is promised within a chain, across a drain, and in a batch that completes within its submit. A chain with
-    /// a rejected SQE is posted at once, so it has no order with what is around it.
+    /// a rejected SQE is posted at once, so it has no order relative to the chains around it.
     pub fn order_pairs(&self) -> Vec<(u64, u64)> {
         let mut pairs = Vec::new();
         let mut seen = HashSet::new();
@@ -234,7 +235,7 @@ impl Program {
         pairs
     }
 
-    /// The program as text, one SQE a line.
+    /// Returns the program as text, one SQE per line.
     pub fn describe(&self) -> String {
         let mut out = format!("seed {} {:?}\n", self.seed, self.shape);
         for (n, batch) in self.batches.iter().enumerate() {
@@ -255,7 +256,7 @@ impl Program {
     }
 }
 
-/// Where one ring keeps what the symbols of a program stand for.
+/// Addresses and descriptors that the symbols of a program stand for on one ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
     pub arena: u64,

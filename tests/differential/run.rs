@@ -1,7 +1,7 @@
 //! Runs one program on one ring: the loop that is the same for the kernel and for Sheave.
 //!
-//! Owns the rule when a batch is quiet (I1 of `program`). The ring behind it is a [`Target`]. Called by the tests in
-//! `main` and by the shrinker.
+//! Owns the rule that decides when a batch is quiet (I1 of `program`). The ring behind it is a [`Target`]. Called by
+//! the tests in `main` and by the shrinker.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// What every ring finds before the first SQE of a program.
+    /// Returns the bytes that every ring starts with.
     pub fn before(seed: u64) -> Self {
         let mut rng = Rng::new(!seed);
         let mut filled = |len: u64| {
@@ -46,44 +46,44 @@ impl Bytes {
 /// A ring under test together with its device and memory.
 pub trait Target {
     fn name(&self) -> &str;
-    /// Whether reads give back what was written.
+    /// Returns true if reads return the data written.
     fn has_bytes(&self) -> bool {
         true
     }
-    /// Makes a new ring, fills device and memory.
+    /// Makes a new ring, and fills device and memory.
     fn open(&mut self, shape: Shape, bytes: &Bytes) -> Places;
-    /// Queues all of them and submits once; gives how many the ring says it consumed.
+    /// Queues all SQEs and submits once. Returns the number that the ring reports as consumed.
     fn submit(&mut self, sqes: &[RawSqe]) -> u32;
-    /// Takes CQEs out of the ring; waits up to `patience` for the first.
+    /// Takes CQEs out of the ring. Waits up to `patience` for the first.
     fn reap(&mut self, out: &mut Vec<Cqe>, patience: Duration);
-    /// Whether the ring says that completions wait for room in the CQ.
+    /// Returns true if the ring reports that completions wait for room in the CQ.
     fn overflowed(&mut self) -> bool;
-    /// Ends the ring and gives the bytes as they are now.
+    /// Ends the ring and returns the current bytes.
     fn close(&mut self) -> Bytes;
 }
 
-/// All that a program left behind on one ring.
+/// Everything that a program left behind on one ring.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// In the order in which they were posted.
+    /// CQEs in the order of posting.
     pub cqes: Vec<Cqe>,
-    /// What each submit said.
+    /// Result of each submit.
     pub submitted: Vec<u32>,
     /// The overflow flag after each submit of a program that hoards its CQEs.
     pub overflow: Vec<bool>,
-    /// Certain CQEs that did not come in time (user data).
+    /// User data of certain CQEs that did not arrive in time.
     pub missing: Vec<u64>,
     pub bytes: Bytes,
-    /// Whether the bytes mean anything.
+    /// The bytes are meaningful.
     pub has_bytes: bool,
 }
 
-/// How long to wait for what may or may not come.
+/// Times to wait for CQEs that may or may not arrive.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// A batch is quiet when nothing came for so long.
+    /// A batch is quiet when nothing has arrived for this time.
     pub settle: Duration,
-    /// A CQE that must come and has not come for so long is missing.
+    /// A certain CQE that has not arrived within this time is missing.
     pub give_up: Duration,
 }
 
@@ -92,9 +92,9 @@ impl Patience {
         Patience { settle: Duration::from_millis(settle_ms), give_up: Duration::from_millis(give_up_ms) }
     }
 
-    /// One look after the other: on a busy machine the first is too short, so a difference must stay in all of them.
+    /// Successive attempts: on a busy machine the first is too short, so a difference must persist in all of them.
     pub const LOOKS: [Patience; 3] = [Self::of(3, 1000), Self::of(60, 5000), Self::of(600, 10_000)];
-    /// While a program that differs is made smaller.
+    /// Used while a program that differs is made smaller.
     pub const SHRINKING: Patience = Self::of(12, 500);
 }
 
@@ -131,7 +131,7 @@ pub fn run(target: &mut dyn Target, program: &Program, patience: Patience) -> Ou
     outcome
 }
 
-/// Waits for the CQEs of `certain`; gives those that did not come.
+/// Waits for the CQEs of `certain`. Returns those that did not arrive.
 fn await_all(target: &mut dyn Target, cqes: &mut Vec<Cqe>, certain: &[u64], give_up: Duration) -> Vec<u64> {
     let mut open: HashMap<u64, u32> = HashMap::new();
     for &user_data in certain {
@@ -153,7 +153,7 @@ fn await_all(target: &mut dyn Target, cqes: &mut Vec<Cqe>, certain: &[u64], give
     open.into_keys().collect()
 }
 
-/// Reaps until nothing came for `quiet`.
+/// Reaps until nothing has arrived for `quiet`.
 fn settle(target: &mut dyn Target, cqes: &mut Vec<Cqe>, quiet: Duration) {
     loop {
         let seen = cqes.len();

@@ -11,7 +11,7 @@ use crate::abi::RawSqe;
 use crate::program::{ARENA_BYTES, DEVICE_BYTES, FIXED_FILES, Places, Shape};
 use crate::run::{Bytes, Cqe, Target};
 
-/// One Sheave ring after the other on the same device.
+/// The target: one Sheave ring after the other on the same device.
 ///
 /// S1: `arena` outlives every ring (it is declared after it); registered buffers belong to the ring.
 pub struct Sheave {
@@ -31,7 +31,7 @@ impl Sheave {
         Sheave { name: format!("Sheave on {spec}"), ring: None, device, arena, backing: None }
     }
 
-    /// On a file of its own.
+    /// Makes a target on a file of its own.
     pub fn on_file(dir: &std::path::Path, name: &str) -> Self {
         let path = dir.join(format!("{name}-{}.img", std::process::id()));
         std::fs::write(&path, vec![0u8; DEVICE_BYTES as usize]).expect("a file for Sheave's side");
@@ -41,7 +41,7 @@ impl Sheave {
         target
     }
 
-    /// The descriptor of one more device in the open ring.
+    /// Attaches one more device to the open ring. Returns its descriptor.
     pub fn attach(&mut self, spec: &str) -> i32 {
         let device = open_device(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
         self.ring().attach(&device).expect("attach the device").raw()
@@ -51,7 +51,7 @@ impl Sheave {
         self.ring.as_mut().expect("the ring is open between open and close")
     }
 
-    /// The one buffer of one operation on a ring of its own, which must succeed.
+    /// Runs one operation on a ring of its own, which must succeed. Returns its buffer.
     fn transfer<O: op::Op>(&self, make: impl FnOnce(Fd) -> O) -> Buf {
         let mut ring = Ring::builder().entries(8).build().expect("a ring to fill and read the device");
         let fd = ring.attach(&self.device).expect("attach the device");

@@ -5,10 +5,10 @@
 use crate::abi::flag;
 use crate::program::{Op, Program};
 
-/// At most so many tries: each runs the program on both rings.
+/// Most attempts: each runs the program on both rings.
 const MAX_TRIES: usize = 600;
 
-/// The smallest program found for which `fails` is still true.
+/// Returns the smallest program found for which `fails` still returns true.
 pub fn shrink(mut program: Program, mut fails: impl FnMut(&Program) -> bool) -> Program {
     let mut tries = 0;
     for size in [Size::Batch, Size::Chain, Size::One, Size::Batch, Size::Chain, Size::One] {
@@ -33,7 +33,7 @@ enum Size {
     One,
 }
 
-/// `program` without its piece number `at`; None when it has not so many.
+/// Returns `program` without its piece number `at`; `None` if it has fewer pieces.
 fn without(program: &Program, size: Size, at: usize) -> Option<Program> {
     let mut smaller = program.clone();
     let mut left = at;

@@ -1,6 +1,6 @@
-//! No acknowledged byte is lost, whatever else fails: what a read gives and what the device underneath holds at the end
-//! is what the model allows, and after a power cut everything an fsync or a DSYNC write covered is there. And the
-//! checks themselves are checked: when the device lies, they notice.
+//! No acknowledged byte is lost, whatever else fails: the data that reads return, and the content of the device at the
+//! end, are what the model permits, and after a power cut everything that an fsync or a DSYNC write covered is there.
+//! The checks are checked too: they detect a device that lies.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::program::{DEVICE_BLOCKS, DEVICE_BYTES, Program, Shape};
 use crate::{file_spec, files_work, within_time};
 use sheave_base::rng::Rng;
 
-/// All faults but lies.
+/// Returns all faults except lies.
 fn honest(seed: u64) -> FaultPlan {
     let rates = [
         (FaultKind::Error, 0.05),
@@ -28,7 +28,7 @@ fn honest(seed: u64) -> FaultPlan {
     plan
 }
 
-/// Runs seeds over fresh devices, two rings on each, and reads everything back from underneath.
+/// Runs seeds over fresh devices, two rings on each, and reads everything back from the device below.
 fn nothing_is_lost(spec: &str, seeds: u64) {
     let spec = spec.to_string();
     within_time(&spec.clone(), move || {
@@ -71,7 +71,7 @@ fn nothing_is_lost_over_a_file() {
     }
     for (more, seeds) in [("", 6), (",direct=off", 3)] {
         for seed in sheave_testkit::seeds(seeds) {
-            // A new file, for the model begins with zeroes.
+            // A new file, as the model begins with zeroes.
             let dir = tempfile::tempdir().expect("a directory");
             one_file(&format!("{}{more}", file_spec(&dir)), seed);
         }
@@ -90,7 +90,7 @@ fn one_file(spec: &str, seed: u64) {
     });
 }
 
-/// Runs a program on a disk with a volatile cache, cutting its power now and then; the first loss.
+/// Runs a program on a disk with a volatile cache, and cuts its power now and then. Returns the first loss.
 fn power_cuts(seed: u64, plan: &FaultPlan) -> Option<String> {
     let disk = Disk::new(DEVICE_BYTES, seed.is_multiple_of(2));
     let (device, _) = fault::over("disk", &disk.device(), plan).expect("good rates");

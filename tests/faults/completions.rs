@@ -1,5 +1,5 @@
 //! Every request gets exactly one completion, whatever fails, and afterwards nothing is in flight anywhere: not in the
-//! ring, not in the block layer, not in the tags. While the gates of the device open and close.
+//! ring, not in the block layer, not in the tags. Meanwhile the gates of the device open and close.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::program::{DEVICE_BLOCKS, DEVICE_BYTES, Program, Shape};
 use crate::{file_spec, files_work, within_time};
 
-/// All that can go wrong, at once.
+/// Returns all kinds of faults at once.
 fn everything(seed: u64) -> FaultPlan {
     let rates = [
         (FaultKind::Error, 0.08),
@@ -30,9 +30,9 @@ fn everything(seed: u64) -> FaultPlan {
     plan
 }
 
-/// Opens and closes the gate until told to stop, then until it has seen the device idle.
+/// Opens and closes the gates until told to stop.
 fn disturb(device: &Device, stop: &AtomicBool) {
-    // Relaxed: stops a little later if need be.
+    // Relaxed: the loop may stop a little later.
     while !stop.load(Ordering::Relaxed) {
         drop(device.freeze(Duration::from_millis(3)));
         drop(device.quiesce(Duration::from_millis(3)));
@@ -40,7 +40,7 @@ fn disturb(device: &Device, stop: &AtomicBool) {
     }
 }
 
-/// One program a ring, each ring on its thread, the gate moving on odd seeds.
+/// Runs one program per ring, each on its own thread, with moving gates on odd seeds.
 fn run(name: &str, under: &Device, seed: u64, rings: usize) -> Arc<FaultCounts> {
     let (device, counts) = fault::over(name, under, &everything(seed)).expect("good rates");
     let stop = AtomicBool::new(false);
@@ -72,7 +72,7 @@ fn run(name: &str, under: &Device, seed: u64, rings: usize) -> Arc<FaultCounts> 
     counts
 }
 
-/// Runs the seeds on a device; each must have seen faults of these kinds.
+/// Runs the seeds on a device. Each run must have had faults of these kinds.
 fn on(spec: &str, seeds: u64, rings: usize, kinds: &'static [FaultKind]) {
     let spec = spec.to_string();
     within_time(&spec.clone(), move || {
@@ -87,7 +87,7 @@ fn on(spec: &str, seeds: u64, rings: usize, kinds: &'static [FaultKind]) {
     });
 }
 
-/// What every run of some hundred requests has, but one in a million; `stuck` is rarer.
+/// Faults that all runs of some hundred requests have, except one in a million; `stuck` is rarer.
 const COMMON: &[FaultKind] =
     &[FaultKind::Error, FaultKind::Short, FaultKind::Torn, FaultKind::Delay, FaultKind::Misdirect];
 

@@ -1,10 +1,10 @@
 //! A disk with a volatile cache, in memory: its power can be cut at any time.
 //!
-//! Owns two images: what reads see, and what is on the medium. A flush makes them the same; a write with FUA goes to
-//! both. When the power goes, each block that differs may be the one or the other.
+//! Owns two images: the one that reads see, and the one on the medium. A flush makes them equal; a write with FUA goes
+//! to both. After a power cut, each block that differs has the content of either.
 //!
-//! The memory of a request is touched when it ends, by a later poll or by the shutdown of its ring, and not before: so
-//! the address sanitizer sees memory that was freed in flight.
+//! The memory of a request is touched only when it ends, in a later poll or in the shutdown of its ring, so that the
+//! address sanitizer sees memory that was freed in flight.
 #![allow(unsafe_code)] // It copies to and from the memory of requests.
 
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ struct Images {
     medium: Vec<u8>,
 }
 
-/// The disk; clones are the same disk.
+/// The disk. Clones are the same disk.
 #[derive(Clone, Debug)]
 pub struct Disk {
     images: Arc<Mutex<Images>>,
@@ -42,7 +42,7 @@ impl Disk {
         Device::from_driver("disk", Box::new(self.clone()))
     }
 
-    /// What is on the medium if the power goes now.
+    /// Returns the content of the medium if the power goes now.
     pub fn cut_power(&self, rng: &mut Rng) -> Vec<u8> {
         let images = self.images.lock().unwrap();
         let mut image = images.medium.clone();
@@ -56,7 +56,7 @@ impl Disk {
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+// SAFETY: D7: its queues accept every operation that its capabilities name.
 unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
         Limits::default().queue_depth(32).max_sectors(24).max_write_zeroes_sectors(64)
@@ -78,7 +78,7 @@ unsafe impl Driver for Disk {
 #[derive(Debug)]
 struct DiskQueue {
     disk: Disk,
-    /// To be carried out, in order.
+    /// Requests that wait, in order.
     held: RqQueue,
 }
 

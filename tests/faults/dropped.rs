@@ -1,6 +1,6 @@
-//! A ring, or its hold on a device, dropped in the middle of I/O with requests that are delayed, stuck, in the device
-//! and on another thread: it ends at once, everything in flight is given up, and the memory of an operation is freed
-//! after the device is done with it and not before. The address sanitizer sees whether that is so.
+//! A ring, or its reference to a device, dropped in the middle of I/O with requests that are delayed, stuck, in the
+//! device and on another thread: it ends at once, everything in flight is given up, and the memory of an operation is
+//! freed only after the device is done with it. The address sanitizer checks that.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::program::{DEVICE_BYTES, Program, Shape};
 use crate::{file_spec, files_work, within_time};
 
-/// Half of all requests would take longer than any test; the rest takes its usual time.
+/// Delay of half of all requests, longer than any test; the others take their usual time.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 fn slow(seed: u64) -> FaultPlan {
@@ -23,7 +23,7 @@ fn slow(seed: u64) -> FaultPlan {
     plan
 }
 
-/// Every kind of device a run can be on, with the disk that has to live as long when there is one.
+/// Opens every kind of device that a run can be on.
 fn devices(dir: &tempfile::TempDir) -> Vec<Device> {
     let mut specs = vec![
         format!("null:size={DEVICE_BYTES}"),
@@ -40,7 +40,7 @@ fn devices(dir: &tempfile::TempDir) -> Vec<Device> {
     opened.chain([Disk::new(DEVICE_BYTES, false).device()]).collect()
 }
 
-/// Runs `work` for seeds on every kind of device, with its faults over it.
+/// Runs `work` for seeds on every kind of device, with its faults on top.
 fn on_all(name: &str, seeds: u64, plan: fn(u64) -> FaultPlan, work: fn(u64, Device)) {
     let name = name.to_string();
     within_time(&name.clone(), move || {
@@ -57,7 +57,7 @@ fn on_all(name: &str, seeds: u64, plan: fn(u64) -> FaultPlan, work: fn(u64, Devi
     });
 }
 
-/// Fills the ring with reads and writes of its own memory.
+/// Fills the ring with reads and writes that own their memory. Returns their number.
 fn fill_ring(ring: &mut Ring, fd: Fd, seed: u64) -> usize {
     let mut pushed = 0;
     while ring.sq_space() > 0 {
@@ -69,7 +69,7 @@ fn fill_ring(ring: &mut Ring, fd: Fd, seed: u64) -> usize {
             op::write(fd, buf).offset(offset).into()
         };
         let entry = entry.user_data(pushed);
-        // Some wait for others, which wait.
+        // Some are linked, so that the next one waits.
         let entry = if pushed % 5 == 0 { entry.link() } else { entry };
         ring.push(entry).expect("there is room");
         pushed += 1;
@@ -111,12 +111,12 @@ fn the_last_handle_of_a_device_may_go_first() {
         drop(device);
         fill_ring(&mut ring, fd, seed);
         let _ = ring.wait(1, Some(Duration::from_millis(1)));
-        // Completions that nobody reads own memory too.
+        // Completions that were not read own memory too.
         drop(ring);
     });
 }
 
-/// Slow, but everything ends.
+/// Returns faults that delay requests but let all of them end.
 fn sluggish(seed: u64) -> FaultPlan {
     FaultPlan { delay_time: Duration::from_millis(2), timeout: Some(Duration::from_millis(20)), ..slow(seed) }
 }

@@ -6,8 +6,8 @@
 //! | `bytes` | no acknowledged byte is lost, nor one that an fsync covered when the power goes; lies are noticed |
 //! | `dropped` | a ring or device dropped in the middle of I/O: no hang, no leak, no memory freed early |
 //!
-//! `program` draws and checks the I/O of one ring, `model` knows what its blocks may hold, `disk` is a device with a
-//! volatile cache whose power can be cut.
+//! `program` generates and checks the I/O of one ring, `model` has the permitted contents of its blocks, `disk` is a
+//! device with a volatile cache whose power can be cut.
 //!
 //! ```text
 //! SHEAVE_SEED=4711 cargo test --test faults      # one seed again
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// Far longer than any run takes, on any machine.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Runs `work` on a thread of its own, so that a hang is a failure that has a name.
+/// Runs `work` on a thread of its own, so that a hang is reported as a failure of `name`.
 fn within_time(name: &str, work: impl FnOnce() + Send + 'static) {
     let (ended, wait) = channel();
     let thread = std::thread::spawn(move || {
@@ -46,7 +46,7 @@ fn within_time(name: &str, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Whether rings over `file:` can be had; if not, said loudly.
+/// Returns true if rings over `file:` work here; reports a skip if not.
 fn files_work() -> bool {
     let dir = tempfile::tempdir().expect("a directory for files");
     let device = open_device(&file_spec(&dir)).expect("a new file");
@@ -60,7 +60,7 @@ fn files_work() -> bool {
     }
 }
 
-/// A file of the size of all test devices.
+/// Returns the spec of a file of the size of all test devices.
 fn file_spec(dir: &tempfile::TempDir) -> String {
     format!("file:{},size={}", dir.path().join("disk.img").display(), program::DEVICE_BYTES)
 }

@@ -1,13 +1,12 @@
-//! What the blocks of a device may hold: the writes to each block, oldest first, and how they ended.
+//! Permitted contents of a device's blocks: the writes to each block, oldest first, and how they ended.
 //!
-//! A write is known by its stamp, which fills its blocks; stamp 0 is zeroes. Writes to one block never overlap in time
-//! (the program sees to that), so their order is known.
+//! A write is identified by its stamp, which fills its blocks; stamp 0 is zeroes. Writes to one block never overlap in
+//! time (the program takes care of that), so their order is known.
 //!
 //! Invariants:
-//! - M1: what a block holds now is its last write that succeeded, or one that failed after it: a failed write leaves
-//!   old or new blocks behind.
-//! - M2: what a block may hold after the power was cut is any of its writes since the last one that is known to be
-//!   durable, that one included.
+//! - M1: a block holds its last successful write, or a failed one after that: a failed write leaves old or new blocks
+//!   behind.
+//! - M2: after a power cut a block holds any of its writes from the last one on that is known to be durable.
 
 use std::ops::Range;
 
@@ -18,7 +17,7 @@ pub const BLOCK: usize = 512;
 enum Fate {
     Pending,
     Failed,
-    /// At this time of the model.
+    /// Succeeded at this time of the model.
     Done(u64),
 }
 
@@ -35,12 +34,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// A device of zeroes.
+    /// Makes the model of a device of zeroes.
     pub fn new(blocks: usize) -> Model {
         Model { blocks: vec![vec![Write { stamp: 0, fate: Fate::Done(0) }]; blocks], now: 0 }
     }
 
-    /// Grows with every end.
+    /// Returns the time of the model, which grows with every end of a write.
     pub fn now(&self) -> u64 {
         self.now
     }
@@ -57,7 +56,7 @@ impl Model {
         }
     }
 
-    /// It was cancelled before it began.
+    /// Removes a write that was cancelled before it began.
     pub fn forget(&mut self, range: Range<usize>, stamp: u64) {
         for writes in &mut self.blocks[range] {
             let at = writes.iter().position(|write| write.stamp == stamp && write.fate == Fate::Pending);
@@ -65,32 +64,32 @@ impl Model {
         }
     }
 
-    /// All that had ended at `since` is durable.
+    /// Records that all writes that had ended at `since` are durable.
     pub fn flushed(&mut self, since: u64) {
         for writes in &mut self.blocks {
             let durable = |write: &Write| matches!(write.fate, Fate::Done(at) if at <= since);
-            // A later flush may have ended before this one, and left nothing so old.
+            // A later flush may have ended before this one, and left no write so old.
             writes.drain(..writes.iter().rposition(durable).unwrap_or(0));
         }
     }
 
-    /// What the last write that succeeded left in the range is durable: it was a write with DSYNC.
+    /// Records that the last successful write to the range is durable: it was a write with DSYNC.
     pub fn durable(&mut self, range: Range<usize>) {
         self.blocks[range].iter_mut().for_each(|writes| drop(writes.drain(..last_done(writes))));
     }
 
-    /// M1.
+    /// Returns true if M1 permits this stamp.
     pub fn may_hold(&self, block: usize, stamp: u64) -> bool {
         let writes = &self.blocks[block];
         writes[last_done(writes)..].iter().any(|write| write.stamp == stamp && write.fate != Fate::Pending)
     }
 
-    /// M2.
+    /// Returns true if M2 permits this stamp.
     pub fn may_survive(&self, block: usize, stamp: u64) -> bool {
         self.blocks[block].iter().any(|write| write.stamp == stamp)
     }
 
-    /// The writes of a block, to be told.
+    /// Returns the writes of a block, for a message.
     pub fn history(&self, block: usize) -> String {
         format!("{:?}", self.blocks[block])
     }
@@ -123,7 +122,7 @@ fn content(block: usize, stamp: u64) -> [u8; BLOCK] {
     bytes
 }
 
-/// The stamp of a block's bytes; `None` when no write ever made them, there and so.
+/// Returns the stamp of a block's bytes; `None` if no write to this block can have made them.
 pub fn stamp_of(bytes: &[u8], block: usize) -> Option<u64> {
     let stamp = u64::from_le_bytes(bytes[..8].try_into().expect("a block has 8 bytes"));
     (bytes == content(block, stamp)).then_some(stamp)

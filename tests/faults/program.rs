@@ -1,10 +1,10 @@
-//! A random program of I/O on one ring, and the book of what is in flight.
+//! A random program of I/O on one ring, and the list of its operations in flight.
 //!
-//! Owns the draw of operations (reads, writes, vectored and fixed ones, fsyncs, zeroed ranges, chains, drains, timeouts
-//! and cancels) and the checks of each completion: it is the only one of its operation, its result is one that may be,
-//! its buffer comes back, and what was read is what the model allows. What was cancelled was not carried out.
+//! Generates the operations (reads, writes, vectored and fixed ones, fsyncs, zeroed ranges, chains, drains, timeouts
+//! and cancels) and checks each completion: it is the only one of its operation, its result is a possible one, its
+//! buffer comes back, and the data read is what the model permits. A cancelled operation was not carried out.
 //!
-//! Operations in flight never overlap, unless they are of one chain: so the model knows the order of writes.
+//! Operations in flight never overlap, unless they are of one chain: so the model has the order of writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,27 +21,27 @@ use sheave_base::rng::Rng;
 pub const DEVICE_BLOCKS: usize = 1024;
 /// Bytes of every test device.
 pub const DEVICE_BYTES: usize = DEVICE_BLOCKS * BLOCK;
-/// Longest operation.
+/// Blocks of the longest operation.
 const MAX_BLOCKS: u64 = 16;
-/// Registered buffers.
+/// Number of registered buffers.
 const FIXED: u16 = 6;
 /// Longer than the timeout of any device, with room for a slow machine.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Looks at the ring in that time at least: a machine that stood still has shown nothing.
+/// Least number of turns in that time: on a machine that stood still, the time alone proves nothing.
 const FEWEST_TURNS: u32 = 200;
 
-/// How a program is to run.
+/// Parameters of a program.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub seed: u64,
-    /// Operations in all.
+    /// Number of operations.
     pub ops: u64,
-    /// Entries of the SQ; the CQ has as many, so that it overflows.
+    /// Entries of the SQ. The CQ has as many, so that it overflows.
     pub entries: u32,
     pub polled: bool,
-    /// Whether what is read means anything.
+    /// The data of reads is checked.
     pub checked: bool,
-    /// The part of the device that is the program's.
+    /// Blocks of the device that the program may use.
     pub area: Range<usize>,
 }
 
@@ -59,7 +59,7 @@ enum What {
         durable: bool,
     },
     Zero,
-    /// Covers what had ended at this time of the model.
+    /// Covers writes that had ended at this time of the model.
     Flush {
         since: u64,
     },
@@ -72,23 +72,23 @@ struct Sent {
     what: What,
     blocks: Range<usize>,
     fixed: Option<u16>,
-    /// An fsync that is next in the chain.
+    /// Id of the fsync that is next in the chain.
     flush: Option<u64>,
 }
 
-/// A ring, its program, and what it knows.
+/// A ring, and the state of its program.
 pub struct Program {
     pub ring: Ring,
     pub fd: Fd,
     pub model: Model,
-    /// The first block that held what it may not.
+    /// Report of the first block with a content that is not permitted.
     pub wrong: Option<String>,
-    /// Completions with success, and with an error.
+    /// Number of completions with success, and with an error.
     pub ended: (u64, u64),
     shape: Shape,
     rng: Rng,
     sent: BTreeMap<u64, Sent>,
-    /// Operations in flight on each block, and their chain.
+    /// By block: number of operations in flight, and their chain.
     busy: Vec<(u32, u64)>,
     free_fixed: Vec<u16>,
     chain: u64,
@@ -126,7 +126,7 @@ impl Program {
         }
     }
 
-    /// All operations, to their end.
+    /// Runs all operations to their end.
     pub fn run(&mut self) {
         while self.next <= self.shape.ops {
             self.step();
@@ -134,7 +134,7 @@ impl Program {
         self.finish();
     }
 
-    /// A few operations are submitted, a few completions taken.
+    /// Submits a few operations, and takes a few completions.
     pub fn step(&mut self) {
         for _ in 0..1 + self.rng.below(6) {
             self.push_chain();
@@ -148,7 +148,7 @@ impl Program {
         }
     }
 
-    /// Waits for everything that was submitted.
+    /// Waits for all submitted operations.
     pub fn finish(&mut self) {
         let (start, mut turns) = (Instant::now(), 0);
         while !self.sent.is_empty() {
@@ -173,7 +173,7 @@ impl Program {
         ended.into_iter().for_each(|completion| self.complete(completion));
     }
 
-    /// One operation, or a chain of some.
+    /// Pushes one operation, or a chain.
     fn push_chain(&mut self) {
         let len = if self.rng.percent(25) { 2 + self.rng.below(4) } else { 1 };
         let room = u64::from(self.ring.sq_space()).min(u64::from(self.shape.entries) - self.sent.len() as u64);
@@ -188,7 +188,7 @@ impl Program {
                 self.push(guard.into(), sent(What::Other, 0..0), goes_on);
                 continue;
             }
-            // Where no block is free, an fsync is always possible.
+            // An fsync is possible even when no block is free.
             let since = self.model.now();
             let fsync = (op::fsync(self.fd).into(), sent(What::Flush { since }, 0..0));
             let (mut entry, sent) = self.draw().unwrap_or(fsync);
@@ -231,7 +231,7 @@ impl Program {
         self.next += 1;
     }
 
-    /// An operation on blocks that are free.
+    /// Generates an operation on free blocks; `None` if there are none.
     fn draw(&mut self) -> Option<(Entry, Sent)> {
         let kind = self.rng.below(100);
         if kind < 8 {
@@ -290,7 +290,8 @@ impl Program {
         (entry, sent(what, 0..0))
     }
 
-    /// Memory for the blocks in pieces of whole blocks: what is written, or what no write makes.
+    /// Allocates memory for the blocks, in pieces of whole blocks. It holds the data of a write, or data that no write
+    /// makes.
     fn buffers(&mut self, blocks: &Range<usize>, piece: usize, write: bool) -> Vec<Buf> {
         let piece = piece.div_ceil(BLOCK);
         let starts = (blocks.start..blocks.end).step_by(piece);
@@ -305,7 +306,8 @@ impl Program {
             .collect()
     }
 
-    /// Blocks on which nothing is in flight but the chain that is being pushed; often those after the last ones.
+    /// Returns blocks on which nothing is in flight except operations of the chain that is being pushed; often those
+    /// after the last ones.
     fn free_blocks(&mut self) -> Option<Range<usize>> {
         let area = self.shape.area.clone();
         for _ in 0..20 {
@@ -352,12 +354,12 @@ impl Program {
         }
         self.look_at_memory(&sent, completion, ok);
         if let Some(flush) = sent.flush.and_then(|flush| self.sent.get_mut(&flush)) {
-            // It starts now at the earliest.
+            // The flush starts now at the earliest, and may cover what has ended until now.
             flush.what = What::Flush { since: self.model.now() };
         }
     }
 
-    /// The operation's memory is back, and holds what it should.
+    /// Checks that the operation's memory is back, and holds what it should.
     fn look_at_memory(&mut self, sent: &Sent, completion: Completion, ok: bool) {
         let mut read = Vec::new();
         if let Some(index) = sent.fixed {
@@ -374,7 +376,7 @@ impl Program {
         }
     }
 
-    /// Compares blocks with what the model says they may be.
+    /// Compares blocks with the contents that the model permits.
     pub fn check(&mut self, bytes: &[u8], first: usize, how: &str, may: fn(&Model, usize, u64) -> bool) {
         if !self.shape.checked {
             return;
@@ -408,7 +410,7 @@ fn sent(what: What, blocks: Range<usize>) -> Sent {
     Sent { what, blocks, fixed: None, flush: None }
 }
 
-/// A ring that cannot take more is told to wait.
+/// Treats a busy ring, which takes nothing more now, as a success with nothing submitted.
 fn busy_is_fine(error: sheave::RingError) -> Result<u32, sheave::RingError> {
     if matches!(error, sheave::RingError::Busy) { Ok(0) } else { Err(error) }
 }

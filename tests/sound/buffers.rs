@@ -7,7 +7,7 @@ use crate::{buf, ring};
 
 const BLOCK: usize = 4096;
 
-/// A `file:` device with 8 blocks of which each has its number in each byte, below `over`.
+/// Opens a `file:` device below `over`, with 8 blocks, each filled with its number.
 fn numbered(dir: &tempfile::TempDir, over: &str) -> sheave::Device {
     let path = dir.path().join("image");
     let image: Vec<u8> = (0..8 * BLOCK).map(|at| (at / BLOCK) as u8 + 1).collect();
@@ -39,7 +39,8 @@ fn reads_in_flight_survive_an_update(over: &str, mut builder: sheave::RingBuilde
 
 #[test]
 fn requests_that_wait_above_a_file_survive_an_update_of_their_buffer() {
-    // A driver on top delays them, or the device takes one at a time: so they are prepared after the update.
+    // A driver on top delays the requests, or the device takes one at a time: either way they are prepared after the
+    // update.
     for over in ["fault:delay=1,over=", ""] {
         reads_in_flight_survive_an_update(over, Ring::builder());
         reads_in_flight_survive_an_update(over, Ring::builder().polled(true));
@@ -78,7 +79,7 @@ fn a_forgotten_iterator_has_consumed_what_it_gave_and_no_more() {
         let mut completions = ring.completions();
         let first: Vec<_> =
             completions.by_ref().take(3).map(|done| (done.user_data, done.into_buf().is_some())).collect();
-        // Not dropped, whether that would do anything or not.
+        // Never dropped, so that a destructor could not take effect either.
         let _ = std::mem::ManuallyDrop::new(completions);
         assert_eq!(first, [(0, owned), (1, owned), (2, owned)]);
         let rest: Vec<_> = ring.completions().map(|done| (done.user_data, done.into_buf().is_some())).collect();
@@ -123,7 +124,7 @@ fn a_chain_is_pushed_whole_or_comes_back_whole() {
     ring.submit_and_wait(3).expect("submitted");
     let ended: Vec<_> = ring.completions().map(|done| (done.user_data, done.res)).collect();
     assert_eq!(ended, [(1, 4096), (2, 0), (3, 0)]);
-    // Each is linked to the next: what follows a failure does not run. A hard link stays one.
+    // Each is linked to the next: operations after a failure do not run. A hard link stays hard.
     let bad = op::write(fd, buf(7)).offset(1 << 40);
     ring.push_chain([bad.user_data(1).into(), op::nop().user_data(2).into()]).expect("room");
     ring.push(op::nop().user_data(3)).expect("room");

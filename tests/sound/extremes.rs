@@ -1,5 +1,5 @@
-//! What is as long, as large, as deep or as late as safe code can say it, and drivers and files that panic where nobody
-//! looks: when they are opened, asked, or dropped.
+//! Values as long, large, deep or late as safe code can make them, and drivers and files that panic outside of I/O:
+//! when they are opened, queried, or dropped.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use sheave::{Buf, Capabilities, Device, DeviceError, File, Limits, Ring, Status,
 
 use crate::{buf, ring, run};
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SIZE: u64 = 1 << 20;
 
@@ -175,7 +175,7 @@ fn a_ring_that_a_thread_keeps_until_its_end_goes_with_it() {
     }
 }
 
-/// A question or an event of a driver's life.
+/// A query to a driver, or an event of its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Limits,
@@ -203,7 +203,7 @@ const ASKED: [Asked; 10] = [
     Asked::DropDriver,
 ];
 
-/// What panics when it is asked this, once it is armed.
+/// A hook that panics when the driver gets the query `asked`, once it is armed.
 #[derive(Clone, Debug)]
 struct Mood {
     asked: Asked,
@@ -218,7 +218,7 @@ impl Mood {
     }
 }
 
-/// A driver that keeps nothing and is always done.
+/// A driver that keeps no data and completes at once.
 #[derive(Debug)]
 struct Moody(Mood);
 
@@ -296,7 +296,7 @@ fn a_driver_that_panics_when_it_is_opened_asked_or_dropped_leaves_the_ring_as_it
             let mut ring = ring();
             let other = ring.attach(&slow).expect("attached");
             let moody = || device("moody", Moody(Mood { asked, armed: Arc::clone(&armed) }));
-            // Armed from the start, it may fail to be made at all.
+            // Armed from the start, the driver may even fail to be made.
             let device = match how {
                 0 => {
                     armed.store(true, Ordering::Relaxed);
@@ -310,7 +310,7 @@ fn a_driver_that_panics_when_it_is_opened_asked_or_dropped_leaves_the_ring_as_it
                     catch_unwind(AssertUnwindSafe(|| (device.notices(), device.extents(0).is_ok(), device.stats())));
                 catch_unwind(AssertUnwindSafe(|| ring.attach(device))).ok()?.ok()
             });
-            // I/O of the other device is in flight whenever something panics; its memory must outlive it.
+            // I/O of the other device is in flight whenever a call panics; its memory must live until that I/O ends.
             for n in 0..16 {
                 ring.push(op::write(other, buf(n as u8)).offset(n * 8192).user_data(n)).expect("room");
             }
@@ -337,7 +337,7 @@ fn a_driver_that_panics_when_it_is_opened_asked_or_dropped_leaves_the_ring_as_it
     }
 }
 
-/// A driver that looks at its own device, and uses it through a ring of its own, in the middle of a call.
+/// A driver that queries its own device, and uses it through a ring of its own, in the middle of a call.
 #[derive(Debug)]
 struct Mirror(Arc<Mutex<Option<Device>>>);
 
@@ -404,7 +404,7 @@ fn a_driver_may_use_its_own_device_in_the_middle_of_a_call() {
     *own.lock().expect("no panic") = None;
 }
 
-/// A file that panics when it is dropped, and lies on its device as it is.
+/// A file that panics when it is dropped, and maps each byte to the same place on its device.
 #[derive(Debug)]
 struct Brittle {
     device: Device,
@@ -481,7 +481,7 @@ fn a_file_that_panics_when_it_is_dropped_takes_nothing_with_it() {
     }
 }
 
-/// A file that calls itself its device from end to end, and names one device after the other.
+/// A file that claims to be its device from end to end, and returns two devices in turn.
 #[derive(Debug)]
 struct TwoFaced {
     devices: [Device; 2],

@@ -1,4 +1,4 @@
-//! An `Fd` names one file of one ring, for ever: kept longer, or given to another ring, it is EBADF.
+//! An `Fd` names one file of one ring, for ever: after that file is detached, or on another ring, it gives EBADF.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn bytes_of(device: &Device) -> u8 {
     done.into_buf().expect("its memory")[0]
 }
 
-/// Everything that can be asked of an `fd`, each of which must be refused.
+/// Runs every operation and call that takes an `fd`; each must be refused.
 fn is_refused_everywhere(ring: &mut Ring, fd: Fd) {
     let operations: [op::Entry; 9] = [
         op::read(fd, buf(0)).into(),
@@ -74,7 +74,7 @@ fn an_fd_of_another_ring_names_nothing() {
     assert_ne!(own, theirs, "though each is the first of its ring");
     is_refused_everywhere(&mut one, theirs);
     assert_eq!((bytes_of(&a), bytes_of(&b)), (0, 0));
-    // Nor does it cancel what is on the way to the file in its place.
+    // A cancel by this fd does not hit operations on the file in its place either.
     one.push(op::timeout(Duration::from_secs(60)).link().user_data(1)).expect("room");
     one.push(op::read(own, buf(0)).user_data(2)).expect("room");
     one.submit().expect("submitted");
@@ -89,7 +89,7 @@ fn an_operation_that_waits_while_its_file_is_detached_does_not_reach_the_next_on
     let (a, b) = (ram(), ram());
     let mut ring = ring();
     let old = ring.attach(&a).expect("attached");
-    // Pushed, and in a chain that has not come to it.
+    // The write is pushed, in a chain that has not reached it.
     ring.push(op::timeout(Duration::from_millis(20)).etime_success().link().user_data(1)).expect("room");
     ring.push(op::write(old, buf(0xee)).user_data(2)).expect("room");
     ring.submit().expect("submitted");

@@ -1,6 +1,7 @@
-//! What safe code can do is sound: nothing that a program without unsafe code says, forgets or keeps too long reaches
-//! memory that is not its own, another device, or a wait without end. `cargo xtask asan` runs these under the address
-//! sanitizer; what must not even compile is in the documentation of the types concerned (`compile_fail`).
+//! Safe code is sound: nothing that a program without unsafe code passes, forgets or keeps too long reaches memory that
+//! is not its own, another device, or a wait without end. `cargo xtask asan` runs these tests under the address
+//! sanitizer; tests of code that must not even compile are in the documentation of the types concerned
+//! (`compile_fail`).
 #![deny(unsafe_code)] // Each module forbids it but `panics`, whose driver is one.
 
 mod buffers;
@@ -23,7 +24,7 @@ fn ring() -> Ring {
     Ring::builder().entries(64).build().expect("a ring")
 }
 
-/// Carries out one operation; its result.
+/// Runs one operation. Returns its result.
 fn run(ring: &mut Ring, op: impl op::Op) -> i32 {
     ring.push(op).expect("room");
     ring.submit_and_wait(1).expect("submitted");

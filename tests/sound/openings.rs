@@ -1,5 +1,5 @@
-//! Openings that go wrong, or come late: a driver that panics when it is opened, a file at odds with its contract, and
-//! rings that are made while a thread ends.
+//! Openings that fail, or come late: a driver that panics when it is opened, a file that breaks its contract, and rings
+//! that are made while a thread ends.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ fn ram() -> Device {
     open_device("ram:size=1M").expect("a device")
 }
 
-/// A driver that wants buffers of the ring's, and panics whenever it is opened while `armed`.
+/// A driver that needs receive buffers of the ring, and panics whenever it is opened while armed.
 #[derive(Debug)]
 struct Bursts(Arc<AtomicBool>);
 
@@ -62,7 +62,7 @@ impl SafeQueue for Well {
 fn a_driver_that_panics_when_it_is_opened_keeps_no_buffers_and_no_device_below_it() {
     let armed = Arc::new(AtomicBool::new(true));
     let mut ring = ring();
-    // More often than a ring has places for devices.
+    // More times than a ring has places for devices.
     for n in 0..100 {
         let bursts = stacked("bursts", Bursts(Arc::clone(&armed)), vec![ram()]);
         let attached =
@@ -74,7 +74,7 @@ fn a_driver_that_panics_when_it_is_opened_keeps_no_buffers_and_no_device_below_i
     assert_eq!(run(&mut ring, op::read(fd, buf(0))), 4096);
 }
 
-/// A file that says what it likes of its blocks.
+/// A file with an arbitrary block size.
 #[derive(Debug)]
 struct Odd(Device, u32);
 
@@ -114,7 +114,7 @@ std::thread_local! {
     static LATE: Late = const { Late };
 }
 
-/// What a thread runs when it ends, after the lists that rings have there are gone.
+/// A destructor that a thread runs at its end, after the thread's lists of rings are gone.
 struct Late;
 
 impl Drop for Late {
@@ -141,7 +141,7 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 #[test]
 fn rings_and_pools_can_be_made_in_a_destructor_at_the_end_of_a_thread() {
     thread::spawn(|| {
-        // Its destructor is registered first, so it runs after those of the lists.
+        // Registered first, so that it runs after the destructors of the lists.
         LATE.with(|_| ());
         let device = open_device("ram:size=32M").expect("a device");
         Pool::create(&device, &CreateOptions::default()).expect("a pool");

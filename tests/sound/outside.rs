@@ -1,5 +1,5 @@
-//! A ring that somebody else's event loop waits for: whatever gives it something to do makes its descriptor readable,
-//! or the wait has a limit.
+//! A ring that a foreign event loop waits for: every event either makes its descriptor readable, or is within the limit
+//! of the wait.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,16 +12,16 @@ use sheave::{Completion, Device, Ring, op, open_device};
 
 use crate::{buf, ring};
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether the ring's descriptor becomes readable in this time.
+/// Returns true if the ring's descriptor becomes readable within `timeout`.
 fn readable(ring: &Ring, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).expect("a time");
     poll(&mut [PollFd::new(&ring.as_fd(), PollFlags::IN)], Some(&timeout)).expect("polled") == 1
 }
 
-/// What a foreign loop does until a completion can be read; how often it waited.
+/// Waits for a completion as a foreign loop does. Adds the number of waits to `waits`.
 fn next(ring: &mut Ring, waits: &mut u32) -> Completion {
     let start = Instant::now();
     loop {
@@ -53,12 +53,12 @@ fn a_wake_and_a_message_make_it_readable_until_the_next_look() {
     let mut ring = ring();
     let handle = ring.handle();
     for message in [false, true] {
-        // Before the announcement: there is something to do at once. After it: the descriptor says so.
+        // Before the announcement there is something to do at once; after it, the descriptor becomes readable.
         let ring_up = || if message { handle.send(1, 2).expect("room") } else { handle.wake() };
         ring_up();
         assert_eq!(ring.prepare_wait(), None);
         assert_eq!(ring.completions().count(), usize::from(message));
-        // It may ask for one look too many.
+        // The ring may ask for one look more than needed.
         let wait = (0..3).find_map(|_| ring.prepare_wait());
         assert!(wait.is_some_and(|wait| wait.timeout.is_none()), "{wait:?}");
         ring_up();
@@ -113,7 +113,8 @@ fn every_kind_of_device_and_work_ends_such_a_wait() {
                 assert_eq!((done.user_data, done.res), (n, 4096), "{spec}");
             }
             assert!(spec != "file" || waits < 500, "it does not spin: {waits}");
-            // A timeout has no descriptor: its time is the wait's limit. Work of a worker rings.
+            // A timeout does not make the descriptor readable: its time is the limit of the wait. A worker's completion
+            // does.
             ring.push(op::timeout(Duration::from_millis(5)).etime_success().user_data(100)).expect("room");
             ring.submit().expect("submitted");
             let wait = ring.prepare_wait().expect("nothing to do yet");

@@ -1,6 +1,6 @@
-//! A driver or a file that panics, in whichever call: what it had been given fails, and the ring answers.
+//! A driver or a file that panics, in any of its calls: the requests that it had fail, and the ring stays usable.
 //!
-//! A driver is unsafe to write, so this module is not without unsafe code as the others are: [`Panics`] is one.
+//! A driver is unsafe to write, so this module has unsafe code, unlike the others: [`Panics`] is a driver.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,12 +22,12 @@ use crate::buf;
 
 const EIO: i32 = -5;
 const SIZE: u64 = 1 << 20;
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After which a driver is asked about a request.
+/// Time after which a driver is asked about a request.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// A panic that says nothing on the way.
+/// Panics without a message.
 fn panics() -> ! {
     std::panic::resume_unwind(Box::new("as the test wants it"))
 }
@@ -35,7 +35,7 @@ fn panics() -> ! {
 /// The call of a driver that panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
-    /// With all that came still in the list.
+    /// With all requests still in the list.
     QueueFirst,
     /// With one request taken, and its token dropped.
     QueueMiddle,
@@ -47,7 +47,7 @@ enum Call {
     TimedOut,
     Remote,
     Shutdown,
-    /// The drop of its queue.
+    /// The queue is dropped.
     Drop,
 }
 
@@ -63,16 +63,16 @@ const CALLS: [Call; 9] = [
     Call::Shutdown,
 ];
 
-/// What a driver of the tests does.
+/// The behaviour of a test's driver.
 #[derive(Debug)]
 struct Plan {
     panics: Vec<Call>,
-    /// Every call panics, and not only the first.
+    /// Every call panics, instead of only the first.
     always: bool,
     has_panicked: AtomicBool,
-    /// Calls that do not panic before the first that does.
+    /// Number of calls that succeed before the first that panics.
     good: AtomicU32,
-    /// Requests with another thread, for [`Call::Remote`].
+    /// Requests that another thread has, for [`Call::Remote`].
     out: Mutex<Vec<RemoteRq>>,
 }
 
@@ -123,8 +123,8 @@ struct PanicsQueue {
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D1 to D3, D6: no memory is touched, and each token is ended once, dropped, or sent to a thread that is told
-// of no memory.
+// SAFETY: D1 to D3, D6: no memory is touched, and each token is ended once, dropped, or sent to a thread that gets no
+// memory.
 unsafe impl HwQueue for PanicsQueue {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         self.plan.call(Call::QueueFirst);
@@ -211,17 +211,17 @@ fn device_good_for(good: u32, panics: &[Call], always: bool) -> Device {
     Device::with_timeout("panics", Box::new(Panics(Arc::new(plan))), SHORT)
 }
 
-/// Reads `many` blocks, raw or typed ones; the results in order of their number.
+/// Reads `many` blocks, into registered or owned buffers. Returns the results in order of the blocks.
 fn read(ring: &mut Ring, fd: Fd, many: u64, fixed: bool) -> Vec<i32> {
     for n in 0..many {
-        // Apart, so that no two are merged.
+        // With gaps, so that no two are merged.
         if fixed {
             ring.push(op::read_fixed(fd, 0, 0..4096).offset(n * 8192).user_data(n)).expect("room");
         } else {
             ring.push(op::read(fd, buf(0)).offset(n * 8192).user_data(n)).expect("room");
         }
     }
-    // The panic of a driver that gets one I/O alone passes through.
+    // A panic in the call for a single I/O propagates to the caller.
     let _ = catch_unwind(AssertUnwindSafe(|| ring.submit().expect("submitted")));
     assert_eq!(ring.wait(many as u32, Some(PATIENCE)), Waited::Ready(many as u32), "{ring:?}");
     let mut ended: Vec<_> = ring.completions().map(|done| (done.user_data, done.res)).collect();
@@ -240,20 +240,20 @@ fn a_ring_survives(panics: &[Call], always: bool, many: u64, fixed: bool) {
     assert!(results.iter().all(|&res| res == EIO || res == 4096), "{said}: {results:?}");
     let only = |call| panics.iter().all(|&panics| panics == call);
     if !(only(Call::Shutdown) || many == 1 && only(Call::PollHalf)) {
-        // What ended before the panic has ended.
+        // Requests that ended before the panic keep their results.
         let all_done = many == 1 && only(Call::QueueMixed);
         assert!(all_done || results.iter().any(|&res| res != 4096), "{said}: what it had was not done");
-        // It fails what comes then, and the ring's other device does not.
+        // The device fails all later I/O, and the ring's other device does not.
         assert_eq!(read(&mut ring, fd, many, fixed), vec![EIO; many as usize], "{said}");
     }
     assert_eq!(read(&mut ring, other, many, fixed), vec![4096; many as usize], "{said}");
     assert_eq!(ring.in_flight(), 0, "{said}");
     ring.detach(fd).expect("attached");
     ring.reap();
-    // A queue that is opened anew works, where the driver does.
+    // A queue that is opened anew works, if its driver does.
     let fd = ring.attach(&device(&[], false)).expect("attached");
     assert_eq!(read(&mut ring, fd, many, fixed), vec![4096; many as usize], "{said}");
-    // And a ring that goes with all of it in the middle goes.
+    // A ring can also be dropped with all of this in flight.
     let fd = ring.attach(&device(panics, true)).expect("attached");
     for n in 0..many {
         ring.push(op::read(fd, buf(0)).offset(n * 8192)).expect("room");
@@ -284,7 +284,7 @@ fn the_panic_of_a_driver_that_gets_one_io_alone_passes_through_and_the_ring_answ
         for n in 0..12 {
             ring.push(op::read_fixed(fd, 0, 0..4096).offset(n * 8192).user_data(n)).expect("room");
             let passed = catch_unwind(AssertUnwindSafe(|| ring.submit_and_wait(1).expect("submitted"))).is_err();
-            // The first of a kind is not alone: it goes the way of many.
+            // The first I/O of a kind does not take the path of a single I/O.
             assert_eq!(passed, n > 0 && n == u64::from(good), "{call:?} {good} {n}");
             assert_eq!(ring.wait(1, Some(PATIENCE)), Waited::Ready(1), "{ring:?}");
             let wanted = if n < u64::from(good) { 4096 } else { EIO };
@@ -315,11 +315,11 @@ fn a_queue_that_panics_when_it_is_dropped_takes_nothing_with_it() {
     assert_eq!(read(&mut ring, other, 3, false), vec![4096; 3]);
 }
 
-/// Its queue is gone by then, and each of its requests has failed.
+/// By then its queue is gone, and each of its requests has failed.
 #[test]
 fn what_another_thread_ends_after_the_driver_has_panicked_ends_nothing_once_more() {
     let plan = Arc::new(Plan {
-        // It sends its requests out, and panics when they are asked for.
+        // The driver passes its requests to another thread, and panics when it is asked about them.
         panics: vec![Call::Remote, Call::Poll, Call::Shutdown],
         always: true,
         has_panicked: AtomicBool::new(false),
@@ -390,7 +390,8 @@ const ASKED: [Asked; 12] = [
     Asked::Fallocate,
 ];
 
-/// A file that panics when it is asked this; it lies on its device as it is, and every I/O takes all calls there are.
+/// A file that panics at this call. It maps each byte to the same place on its device, and every I/O makes all calls
+/// there are.
 #[derive(Debug)]
 struct Moody {
     device: Device,
@@ -497,7 +498,7 @@ impl File for Moody {
     }
 }
 
-/// One of each operation, each after the other; its results.
+/// Runs one of each operation, one after the other. Returns their results.
 fn one_of_each(ring: &mut Ring, fd: Fd) -> Vec<i32> {
     let operations: [op::Entry; 5] = [
         op::write(fd, buf(1)).into(),
@@ -527,7 +528,7 @@ fn a_file_that_panics_fails_the_io_that_asked_and_the_ring_answers() {
             let results = one_of_each(&mut ring, fd);
             let wanted = match asked {
                 Asked::Size | Asked::MaxBytes | Asked::MapPlain | Asked::BeginWrite | Asked::NeedsSync => {
-                    // Nothing depends on what it did not say.
+                    // The other results are not affected by the panicking call.
                     results.iter().map(|&res| if res == EIO { EIO } else { res.max(0) }).collect()
                 }
                 Asked::Map | Asked::MapBlocking | Asked::EndSummed | Asked::EndSummedBlocking => {
@@ -540,10 +541,10 @@ fn a_file_that_panics_fails_the_io_that_asked_and_the_ring_answers() {
             assert_eq!(results, wanted, "{asked:?}");
             file.arm(None);
             assert_eq!(one_of_each(&mut ring, fd), [4096, 4096, 4096, 0, 0], "{asked:?}, once it does not");
-            // Nothing is counted any more, and no section is open: who waits for this would wait for ever.
+            // No I/O is counted any more and no section is open, or a waiter of this grace would wait for ever.
             assert!(file.grace.is_over(file.grace.start()), "{asked:?}");
             assert_eq!(ring.in_flight(), 0, "{asked:?}");
-            // And a ring that goes with all of it in the middle goes.
+            // A ring can also be dropped with all of this in flight.
             file.arm(Some(asked));
             ring.push(op::write(fd, buf(1)).dsync()).expect("room");
             ring.push(op::read(fd, buf(1))).expect("room");

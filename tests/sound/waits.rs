@@ -1,4 +1,5 @@
-//! Waits end: with what was waited for, a wake, or their time, and at once where they would last for ever.
+//! Waits end: with the completions waited for, with a wake, or at their time limit, and at once if they would last for
+//! ever.
 #![forbid(unsafe_code)]
 
 use std::sync::mpsc::channel;
@@ -9,7 +10,7 @@ use sheave::{Ring, Waited, op, open_device};
 
 use crate::{buf, ring};
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -36,7 +37,7 @@ fn a_wait_without_end_that_nothing_could_end_comes_back_at_once() {
     assert_eq!(ring.wait(1, None), Waited::Ready(1));
 }
 
-/// A ring on a thread of its own, which says when it is about to wait, and how the wait ended.
+/// Makes a ring on a thread of its own, wakes it during `wait`, and returns the result of the wait.
 fn woken(wait: impl FnOnce(&mut Ring) -> Option<Waited> + Send + 'static) -> Option<Waited> {
     let (send, receive) = channel();
     let thread = thread::spawn(move || {
@@ -47,7 +48,7 @@ fn woken(wait: impl FnOnce(&mut Ring) -> Option<Waited> + Send + 'static) -> Opt
     let handle = receive.recv().expect("the ring was built");
     thread::sleep(SHORT);
     handle.wake();
-    // The handle stays: the ring has somebody to wait for.
+    // The handle is kept: with it alive, a wait on this ring can still be ended by a wake.
     let ended = thread.join().expect("no panic");
     drop(handle);
     ended
@@ -58,7 +59,7 @@ fn a_wake_ends_each_kind_of_wait() {
     assert_eq!(woken(|ring| Some(ring.wait(1, None))), Some(Waited::Woken));
     assert_eq!(woken(|ring| Some(ring.wait(1, Some(PATIENCE)))), Some(Waited::Woken));
     assert_eq!(woken(|ring| ring.submit_and_wait(1).map(|_| None).expect("submitted")), None);
-    // With I/O on its way, which goes on.
+    // With I/O in flight, which continues.
     assert_eq!(
         woken(|ring| {
             let device = open_device("null:size=1M,latency=60s").expect("a device");

@@ -47,7 +47,7 @@ pub struct Plan {
     /// I/O that takes longer is recorded as slow, whatever the usual latency is.
     pub slow_limit: Duration,
     pub control: Option<Control>,
-    /// The daemon confines itself with Landlock.
+    /// True if the daemon confines itself with Landlock.
     pub confine: bool,
     /// Additional files and directories that stay accessible when confined.
     pub reach: Vec<PathBuf>,
@@ -101,7 +101,7 @@ pub struct Control {
     pub admin_uids: Vec<u32>,
     /// Groups whose members may call them.
     pub admin_gids: Vec<u32>,
-    /// The socket was asked for explicitly: the daemon does not start without it.
+    /// True if the socket was asked for explicitly: the daemon does not start without it.
     pub wanted: bool,
 }
 

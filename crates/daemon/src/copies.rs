@@ -1,6 +1,6 @@
 //! Control methods that run long and report their progress (import, export, scrub, trim), and `WatchPool`.
 //!
-//! Each stops early when its caller disconnects: nobody would see the result of the reading.
+//! Each method stops early when its caller disconnects, because nobody would receive the result.
 
 use std::fs::File;
 use std::ops::ControlFlow;

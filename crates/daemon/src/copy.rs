@@ -35,7 +35,7 @@ pub type Ask<'a> = &'a mut dyn FnMut(&str) -> Result<(), Failure>;
 ///
 /// # Errors
 ///
-/// None.
+/// Never fails.
 pub fn agreed(_: &str) -> Result<(), Failure> {
     Ok(())
 }

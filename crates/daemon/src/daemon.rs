@@ -73,7 +73,7 @@ pub struct Held {
     /// Current members.
     at: Mutex<At>,
     pool: Result<Pool, Failure>,
-    /// Another host has the pool, or may have it. No new operation begins on it.
+    /// Set when another host has the pool, or may have it. No new operation begins on it.
     lost: AtomicBool,
     turn: Mutex<()>,
 }
@@ -272,7 +272,7 @@ impl Held {
         })
     }
 
-    /// Reason why it is not open.
+    /// Returns the reason why the pool is not open.
     pub fn failed(&self) -> Option<&Failure> {
         self.pool.as_ref().err()
     }
@@ -284,7 +284,7 @@ impl Held {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Returns true if it is not open and the daemon stands by for it.
+    /// Returns true if the pool is not open and the daemon stands by for it.
     fn is_waited_for(&self) -> bool {
         self.plan.standby && self.failed().is_some()
     }

@@ -1,8 +1,8 @@
 //! Limit of the process's file descriptors, and a reserve for the daemon's own work.
 //!
-//! Each client uses one. So does each control client and metrics scrape, and a worker that flushes a volume for the
-//! first time creates a kernel ring. Without free descriptors that flush would fail, and the file system of a guest
-//! turn read-only, because of idle clients. So the number of clients is reduced if the limit is low.
+//! Each client uses a descriptor. So does each control client and metrics scrape, and a worker that flushes a volume
+//! for the first time creates a kernel ring. Without free descriptors that flush would fail, and the file system of a
+//! guest turn read-only, because of idle clients. So the number of clients is reduced if the limit is low.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;

@@ -22,7 +22,7 @@ enum Kind {
     Run,
     /// Ctrl-C stopped it, and what it had begun was undone: exit code 130.
     Interrupted,
-    /// Another process or client holds something it needs, and may release it: exit code 1.
+    /// Another process or client holds something that the operation needs, and may release it: exit code 1.
     Busy,
     /// The output already explains the failure: this exit code, no message.
     Reported(u8),
@@ -76,12 +76,12 @@ impl Failure {
         self.kind == Kind::Busy
     }
 
-    /// Adds how long it was waited for.
+    /// Adds to the cause how long the command has waited.
     pub fn after(self, waited: Duration) -> Self {
         Self { cause: format!("{}, also after {:.1} s", self.cause, waited.as_secs_f64()), ..self }
     }
 
-    /// Adds what was done nevertheless.
+    /// Adds to the cause what was done although the operation failed.
     pub fn but(self, done: &str) -> Self {
         Self { cause: format!("{}; {done}", self.cause), ..self }
     }

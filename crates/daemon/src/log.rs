@@ -106,7 +106,7 @@ pub fn start(level: Verbosity, sink: Sink) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// Those of [`start`].
+/// The errors of [`start`].
 pub(crate) fn can(sink: Sink) -> Result<(), Failure> {
     journal_of(sink).map(drop)
 }

@@ -235,7 +235,7 @@ impl PoolPlace {
     }
 
     /// Identities of the loop devices over the pool's files, and of the files under its loop devices: a process that
-    /// opened the pool through these knows it by them.
+    /// opened the pool through one of these lists the pool under that identity.
     pub fn other_identities(&self) -> Vec<(u64, u64)> {
         let of = |path: &String| crate::look::other_node(Path::new(path));
         self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()

@@ -21,9 +21,9 @@ use crate::failure::{self, Failure};
 /// The rights with which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Those of the daemon (P1).
+    /// The daemon's rights (P1).
     Own,
-    /// Those of a user that is neither root nor the daemon's own (P2).
+    /// The rights of a user that is neither root nor the daemon's own (P2).
     Of { uid: u32 },
 }
 

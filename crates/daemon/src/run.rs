@@ -283,7 +283,7 @@ fn end(daemon: Arc<Daemon>, controlled: Option<control::Running>) -> Result<(), 
     }
     Arc::try_unwrap(daemon).map_or_else(
         |shared| {
-            // A call that has not ended holds a reference.
+            // A call that has not ended holds a reference, so the pools cannot be closed.
             shared.sync();
             Err(Failure::run("something of the server still runs; the pools are recovered when they are opened"))
         },

@@ -1,7 +1,7 @@
 //! The methods of `io.sheave.Control`.
 //!
-//! Each parses its parameters, checks that the caller is allowed, and does its work. Methods that run long are in
-//! [`copies`](crate::copies).
+//! Each method parses its parameters, checks that the caller is allowed, and does its work. Methods that run long are
+//! in [`copies`](crate::copies).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -17,7 +17,7 @@ pub(crate) const RENEW: Duration = Duration::from_secs(14 * 86_400);
 pub struct TlsPlan {
     /// Addresses that they apply to; all, if empty.
     pub listen: Vec<Address>,
-    /// Clients must use TLS.
+    /// True if clients must use TLS.
     pub required: bool,
     /// Certificates and keys; `None` switches TLS off for these addresses.
     pub files: Option<TlsFiles>,

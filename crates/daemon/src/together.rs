@@ -28,7 +28,7 @@ pub fn names(volumes: &[String], at: &str) -> Result<Vec<String>, Failure> {
 ///
 /// # Errors
 ///
-/// Those of the pool, and of [`names`].
+/// The errors of the pool, and of [`names`].
 pub fn snapshot_all(pool: &Pool, volumes: &[String], at: &str) -> Result<Vec<String>, Failure> {
     let names = names(volumes, at)?;
     let pairs: Vec<_> = volumes.iter().map(String::as_str).zip(names.iter().map(String::as_str)).collect();

@@ -1,13 +1,13 @@
-//! A lean client of NBD, to measure servers: one thread, some connections, each with so many requests under way. What
-//! can be asked goes in one send, what has come is taken by one receive; the data of replies are passed over.
+//! A lean NBD client to measure servers: one thread, some connections, each with a number of requests under way. All
+//! new requests go in one send, and one receive takes what has arrived; the data of replies is skipped.
 //!
 //! ```text
 //! nbd_load --unix PATH|--tcp HOST:PORT [--export NAME] [--rw randread|randwrite] [--bs 4096] [--depth 16] [--conns 1]
 //!          [--size BYTES] [--time 2] [--warm 0.3] [--pid SERVER] [--fill] [--idle] [--json]
 //! ```
 //!
-//! Prints requests, seconds, CPU time a request of the server (all its threads, and the processes it has started)
-//! and of itself, and latencies. `--fill` writes everything once before. `--idle` asks for nothing for so long, and
+//! Prints requests, seconds, CPU time per request of the server (all its threads, and the processes it has started) and
+//! of itself, and latencies. `--fill` writes the whole export once before. `--idle` sends no request for that time, and
 //! prints the CPU time and the memory that the server needs for the connections.
 
 use std::collections::VecDeque;
@@ -24,13 +24,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const RECEIVED: usize = 1 << 20;
-/// Pieces of one send.
+/// Most pieces of one send.
 const PIECES: usize = 1000;
 const HEADER: usize = 28;
 const REPLY: usize = 16;
 const FILLED_AT_ONCE: usize = 1 << 20;
 
-/// What the command line says.
+/// Options of the command line.
 struct Options {
     unix: Option<String>,
     tcp: Option<String>,
@@ -92,7 +92,6 @@ fn parse() -> Result<Options> {
     Ok(options)
 }
 
-/// A connection of either kind.
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -161,26 +160,25 @@ fn be64(bytes: &[u8]) -> u64 {
     (u64::from(be32(bytes)) << 32) | u64::from(be32(&bytes[4..]))
 }
 
-/// A request under way.
 #[derive(Clone, Copy)]
 struct Slot {
-    /// When it was sent.
+    /// Time at which it was sent.
     at: Instant,
     busy: bool,
 }
 
-/// A client in the transmission phase, with simple replies.
+/// A connection in the transmission phase, with simple replies.
 struct Conn {
     stream: Stream,
     size: u64,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Headers that are not sent yet, and how much of the first and its data is.
+    /// Headers that are not sent yet, and the bytes of the first one and its data that are.
     queued: VecDeque<[u8; HEADER]>,
     sent: usize,
     received: Vec<u8>,
     filled: usize,
-    /// Data of a reply that is passed over, and the request it belongs to.
+    /// Data of a reply that is being skipped, and the request it belongs to.
     skip: usize,
     skipped: usize,
 }
@@ -230,7 +228,7 @@ impl Conn {
         self.queued.push_back(header);
     }
 
-    /// Asks for as much as may be under way, and sends what the socket takes.
+    /// Queues requests up to the depth, and sends what the socket takes.
     fn go_on(&mut self, run: &mut Run<'_>) -> Result<()> {
         if self.queued.is_empty() && !run.ends {
             let (bs, write) = (run.options.bs, run.options.write);
@@ -265,7 +263,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes what has come.
+    /// Receives replies.
     fn take(&mut self, run: &mut Run<'_>) -> Result<()> {
         run.receives += 1;
         match self.stream.recv(&mut self.received[self.filled..]) {
@@ -313,7 +311,7 @@ impl Conn {
         }
     }
 
-    /// Writes everything once.
+    /// Writes the whole export once.
     fn fill(&mut self, data: &[u8]) -> Result<()> {
         let mut offset = 0;
         while offset < self.size {
@@ -332,7 +330,7 @@ impl Conn {
     }
 }
 
-/// Latencies in nanoseconds: 32 steps for each power of two.
+/// Histogram of latencies in nanoseconds, with 32 steps for each power of two.
 struct Latencies {
     counts: Vec<u64>,
     all: u64,
@@ -346,7 +344,7 @@ impl Latencies {
         self.all += 1;
     }
 
-    /// Below which this part of them lies, in microseconds.
+    /// Returns the latency in microseconds below which this part of them lies.
     fn below(&self, part: f64) -> f64 {
         let wanted = (self.all as f64 * part) as u64;
         let mut sum = 0;
@@ -358,7 +356,7 @@ impl Latencies {
     }
 }
 
-/// What is measured.
+/// The state of a measurement.
 struct Run<'a> {
     options: &'a Options,
     data: &'a [u8],
@@ -371,7 +369,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Numbers that look random, the same ones each time (xorshift).
+    /// Returns pseudo-random numbers, the same ones each time (xorshift).
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -380,7 +378,7 @@ impl Run<'_> {
     }
 }
 
-/// CPU time of a process, its threads and the processes it has started, in nanoseconds.
+/// Returns the CPU time of a process, its threads and the processes it has started, in nanoseconds.
 fn cpu(pid: u32) -> u64 {
     let dir = format!("/proc/{pid}/task");
     let Ok(threads) = fs::read_dir(&dir) else { return 0 };
@@ -393,7 +391,7 @@ fn cpu(pid: u32) -> u64 {
     threads.flatten().map(of_thread).sum()
 }
 
-/// Resident memory of a process and of those it has started, in KiB.
+/// Returns the resident memory of a process and of those it has started, in KiB.
 fn memory(pid: u32) -> u64 {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let status = read(format!("/proc/{pid}/status"));
@@ -456,7 +454,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Keeps requests under way for so long.
+/// Keeps requests under way for this time.
 fn until(conns: &mut [Conn], run: &mut Run<'_>, time: Duration) -> Result<()> {
     let from = Instant::now();
     while from.elapsed() < time {
@@ -479,7 +477,7 @@ fn until(conns: &mut [Conn], run: &mut Run<'_>, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Connects, and asks for nothing.
+/// Connects, and sends no request.
 fn idle(options: &Options) -> Result<()> {
     let pid = options.pid.ok_or("--idle wants --pid")?;
     let before = memory(pid);

@@ -1,12 +1,12 @@
-//! Who may open an export.
+//! Access rules: which clients may open an export.
 //!
-//! Owns the rules. An export that a client may not open is not there for it: it is in no list, and is answered as a
-//! name that nobody has ever given ([`Seen`](crate::seen::Seen)).
+//! Owns the rules. An export that a client may not open is hidden from it: no list shows it, and a request for its name
+//! gets the same answer as one for a name that does not exist ([`Seen`](crate::seen::Seen)).
 //!
-//! * A1. A rule is the sum of what it says: all of that must be so. Of several rules one is enough.
-//! * A2. A common name counts when TLS has begun and the certificate was checked ([`tls`](crate::tls), T1).
-//! * A3. What counts is looked at when a client asks for the export, and once more when it gets it, under the lock that
-//!   a change takes. Who has it keeps it.
+//! * A1. All conditions of a rule must hold. Of several rules one is enough.
+//! * A2. A common name counts once TLS has begun and the certificate was verified ([`tls`](crate::tls), T1).
+//! * A3. The rules are checked when a client asks for the export, and again when it gets it, under the lock that a
+//!   change of the rules takes. A client that has the export keeps it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub struct Network {
     bits: u32,
 }
 
-/// The bits of an address, and how many there are. An address of IPv4 is one, in whatever form it comes.
+/// Returns the bits of an address and their number. An IPv4 address mapped into IPv6 counts as IPv4.
 fn bits(address: IpAddr) -> (u128, u32) {
     match address.to_canonical() {
         IpAddr::V4(four) => (four.to_bits().into(), 32),
@@ -42,7 +42,7 @@ impl FromStr for Network {
         if bits > most {
             return Err(wrong());
         }
-        // A bit behind the prefix is a slip of the pen: who has made it may mean another network.
+        // Refused: an address with bits set after the prefix is probably a typing error, and another network was meant.
         if bits < most && value.unbounded_shl(128 - most + bits) != 0 {
             return Err(format!("'{text}' has bits behind its prefix: write the first address of the network"));
         }
@@ -63,18 +63,18 @@ impl Network {
     }
 }
 
-/// Clients that may open an export (A1).
+/// Conditions on a client; one that meets all of them may open the export (A1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Of this user, by a unix socket.
+    /// User id of the client, on a unix socket.
     pub user: Option<u32>,
-    /// Whose process has this primary group, by a unix socket.
+    /// Primary group id of the client's process, on a unix socket.
     pub group: Option<u32>,
-    /// With a certificate of this common name.
+    /// A common name of its certificate.
     pub certificate: Option<String>,
-    /// From this network, by TCP.
+    /// Network that contains the client's TCP address.
     pub address: Option<Network>,
-    /// At this address of the server, as it was asked for or as it is.
+    /// Address of the server that the client connected to, as configured or as bound.
     pub listen: Option<Address>,
 }
 
@@ -107,18 +107,18 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Who may open an export.
+/// The clients that may open an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Allow {
-    /// Everybody who can connect.
+    /// All clients that can connect.
     #[default]
     All,
-    /// Those that one of these rules admits.
+    /// Clients that one of these rules admits.
     Only(Vec<Rule>),
 }
 
 impl Allow {
-    /// Whether it is for everybody.
+    /// Returns true if there are no rules.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Allow::All

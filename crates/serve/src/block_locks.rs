@@ -1,39 +1,40 @@
-//! Who changes which blocks of a file, while somebody rewrites a part of a block.
+//! Coordinates changes of a file while blocks of it are rewritten in part (read-modify-write).
 //!
-//! A part of a block is written by reading the block, changing it and writing it whole. What others write to that block
-//! in between would be lost. So whoever rewrites a block waits until nobody else changes it, and others wait for the
-//! end of that. Whole blocks are written far more often, by clients that keep to them, and these shall not pay: while
-//! nobody rewrites a block of the file, a change looks at one number ([`BlockLocks::is_quiet`]) and is known to nobody
-//! but its own reactor. So whoever rewrites a block enters the table first, and then asks each reactor that has the
-//! file whether changes of that block are under way there; those that begin later find it in the table.
+//! Part of a block is written by reading the block, changing it and writing it whole. A write of another client to that
+//! block in between would be lost. So a request that rewrites a block waits until no other request changes it, and
+//! others wait for its end. Changes of whole blocks are far more frequent and must not pay for this: while no block of
+//! the file is being rewritten, such a change reads one number ([`BlockLocks::is_quiet`]) and is recorded by its own
+//! reactor only. A request that rewrites a block therefore enters the table first, and then asks each reactor that has
+//! the file whether changes of that block are under way there. Changes that begin later find the entry in the table.
 //!
-//! Owns the table. Does not own the requests (`reactor/requests.rs`), nor how reactors are told (`shared.rs`).
+//! Owns the table. Does not own the requests (`reactor/requests.rs`), nor the orders to reactors (`shared.rs`).
 //!
 //! Invariants:
-//! - B1. An entry begins when no earlier one that has a block in common with it is left, unless neither of the two
-//!   rewrites that block, and all reactors have said that nothing without an entry changes the blocks that it rewrites.
-//! - B2. An entry waits for earlier ones only, and for changes without an entry, which wait for nothing: so each one
-//!   begins.
-//! - B3. A block that somebody rewrites has a queue, in the order of entry, of all entries that have this block.
+//! - B1. Two entries conflict if both change a block that one of them rewrites. An entry begins when no earlier entry
+//!   conflicts with it, and all reactors have answered that no change without an entry is under way on the blocks that
+//!   it rewrites.
+//! - B2. An entry waits for earlier entries only, and for changes without an entry, which wait for nothing. Thus each
+//!   entry begins.
+//! - B3. A block that is rewritten has a queue, in order of entry, of all entries that change this block.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use sheave_base::sync::atomic::{AtomicUsize, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
-/// Whose turn it is: a request of a reactor.
+/// A request of a reactor that owns an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) reactor: usize,
     pub(crate) slot: u32,
 }
 
-/// What a request changes.
+/// The blocks that a request changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The first and the last block.
+    /// First and last block, both included.
     pub(crate) blocks: (u64, u64),
-    /// Blocks among them that are rewritten, for a part of them is changed.
+    /// Blocks among them that are rewritten, because only a part of each changes.
     pub(crate) rewritten: Vec<u64>,
 }
 
@@ -43,61 +44,60 @@ impl Change {
     }
 }
 
-/// What became of a change that has come.
+/// Result of `BlockLocks::enter`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// It has no block in common with an entry, and begins without one.
+    /// No entry rewrites a block of the change: it begins, without an entry.
     Free,
-    /// It has an entry until [`BlockLocks::end`].
+    /// Has an entry until [`BlockLocks::end`].
     Entry {
         ticket: u64,
-        /// It may begin now; otherwise its owner is named when it may.
+        /// True: it may begin now. False: a later call returns its owner when it may.
         begins: bool,
-        /// Reactors to be asked; each of them says [`BlockLocks::heard`].
+        /// Reactors to ask. Each answers with [`BlockLocks::heard`].
         ask: Vec<usize>,
     },
 }
 
-/// How a request that changes something stands to those that rewrite blocks.
+/// State of a request with regard to requests that rewrite blocks.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// It changes nothing, or has not begun.
+    /// Changes nothing, or has not begun.
     Apart,
-    /// It was begun while nobody rewrote a block of its range.
+    /// Began without an entry, as no block of its range was being rewritten.
     Free,
-    /// It has an entry.
     Entry { locks: Arc<BlockLocks>, ticket: u64 },
 }
 
-/// The question whether changes without an entry are under way of blocks that an entry rewrites.
+/// A question to a reactor: are changes without an entry under way on the blocks that this entry rewrites?
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) locks: Arc<BlockLocks>,
     pub(crate) ticket: u64,
     pub(crate) rewritten: Vec<u64>,
-    /// How many there are.
+    /// Number of such changes that are still under way.
     pub(crate) left: usize,
 }
 
-/// The questions of a reactor.
+/// The questions that a reactor has to answer.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
-    /// Those that have come in this turn.
+    /// Questions that have arrived since the last look.
     pub(crate) new: Vec<Ask>,
-    /// Those that wait for the end of changes.
+    /// Questions that wait for the end of changes.
     pub(crate) open: Vec<Ask>,
 }
 
-/// The first and the last block of a range that is not empty.
+/// Returns the first and the last block of a range that is not empty.
 pub(crate) fn blocks_of((offset, len): (u64, u64), block_bytes: u64) -> (u64, u64) {
     (offset / block_bytes, (offset + len - 1) / block_bytes)
 }
 
-/// The table of one file.
+/// The table of one file's entries.
 #[derive(Debug)]
 pub(crate) struct BlockLocks {
     block_bytes: u64,
-    /// How many entries there are.
+    /// Number of entries in the table, for `is_quiet`, which takes no lock.
     entries: AtomicUsize,
     table: Mutex<Table>,
 }
@@ -105,10 +105,10 @@ pub(crate) struct BlockLocks {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Reactors that have the file, and how many times.
+    /// Reactors that have the file open, and how many times each.
     reactors: BTreeMap<usize, usize>,
     entries: BTreeMap<u64, Entry>,
-    /// By block (B3).
+    /// Queues by block (B3).
     queues: BTreeMap<u64, VecDeque<Place>>,
 }
 
@@ -116,11 +116,10 @@ struct Table {
 struct Entry {
     owner: Owner,
     change: Change,
-    /// Blocks in whose queues it is.
+    /// Blocks in whose queues the entry is.
     queued: Vec<u64>,
-    /// Queues in which it waits.
+    /// Number of queues in which it waits.
     waits: usize,
-    /// Reactors that have not answered.
     unheard: Vec<usize>,
 }
 
@@ -139,7 +138,7 @@ struct Place {
 }
 
 impl BlockLocks {
-    /// The table of a file with blocks of so many bytes, a power of two.
+    /// Makes the table of a file with blocks of `block_bytes`, a power of two.
     pub(crate) fn new(block_bytes: u32) -> BlockLocks {
         BlockLocks { block_bytes: u64::from(block_bytes.max(1)), entries: AtomicUsize::new(0), table: Mutex::default() }
     }
@@ -152,27 +151,28 @@ impl BlockLocks {
         self.table.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// Whether there is no entry: a change of whole blocks may begin without one.
+    /// Returns true if there is no entry: a change of whole blocks may begin without one.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        // Acquire: pairs with the stores in `BlockLocks::told`. Who was asked about an entry comes after that entry by
-        // the lock of its orders, and does not miss it here.
+        // Acquire: pairs with the stores in `BlockLocks::told`. A reactor that was asked about an entry is ordered
+        // after that entry by the lock of its orders, and does not miss it here.
         self.entries.load(Ordering::Acquire) == 0
     }
 
-    /// Tells of the number of entries.
+    /// Publishes the number of entries.
     fn told(&self, table: &Table) {
-        // Release: pairs with the load in `BlockLocks::is_quiet`; who sees no entry comes after what they have written.
+        // Release: pairs with the load in `BlockLocks::is_quiet`; a reactor that finds no entry is ordered after the
+        // writes of those that ended.
         self.entries.store(table.entries.len(), Ordering::Release);
     }
 
-    /// A reactor has the file from now on, perhaps once more: it is asked.
+    /// Adds a reactor that opens the file, perhaps once more: it will be asked from now on.
     pub(crate) fn join(&self, reactor: usize) {
         *self.lock().reactors.entry(reactor).or_default() += 1;
     }
 
-    /// A reactor has the file once less, and has nothing under way on it if that was the last time. Returns those that
-    /// may begin now.
+    /// Called when a reactor closes the file; if it was the last time, nothing of the reactor is under way on it.
+    /// Returns the owners that may begin now.
     pub(crate) fn leave(&self, reactor: usize) -> Vec<Owner> {
         let mut table = self.lock();
         let Some(times) = table.reactors.get_mut(&reactor) else { return Vec::new() };
@@ -182,7 +182,7 @@ impl BlockLocks {
         }
         table.reactors.remove(&reactor);
         let mut begin = Vec::new();
-        // A reactor that could not go on leaves entries behind.
+        // A reactor whose ring has failed leaves entries behind.
         let left: Vec<u64> =
             table.entries.iter().filter(|(_, it)| it.owner.reactor == reactor).map(|it| *it.0).collect();
         left.into_iter().for_each(|ticket| begin.extend(table.end(ticket)));
@@ -193,7 +193,7 @@ impl BlockLocks {
         begin
     }
 
-    /// A change comes, of whole blocks or with some that are rewritten.
+    /// Called before a change begins. Makes an entry if one is needed.
     pub(crate) fn enter(&self, owner: Owner, change: Change) -> Entered {
         let mut table = self.lock();
         let entered = table.enter(owner, change);
@@ -201,13 +201,13 @@ impl BlockLocks {
         entered
     }
 
-    /// Nothing without an entry changes the rewritten blocks of an entry on this reactor. Returns the owner when it may
-    /// begin now.
+    /// Called when no change without an entry is under way on this reactor on the blocks that the entry rewrites.
+    /// Returns the owner if it may begin now.
     pub(crate) fn heard(&self, ticket: u64, reactor: usize) -> Option<Owner> {
         self.lock().heard(ticket, reactor)
     }
 
-    /// A change that has an entry has ended. Returns those that may begin now.
+    /// Ends an entry. Returns the owners that may begin now.
     pub(crate) fn end(&self, ticket: u64) -> Vec<Owner> {
         let mut table = self.lock();
         let begin = table.end(ticket);
@@ -225,7 +225,7 @@ impl Table {
         for block in &change.rewritten {
             debug_assert!(change.has(*block));
             if !self.queues.contains_key(block) {
-                // B3: those that are there already, and for which this block had no queue.
+                // B3: earlier entries that change this block, which had no queue until now.
                 let has = self.entries.iter_mut().filter(|(_, entry)| entry.change.has(*block));
                 let queue = has.map(|(ticket, entry)| {
                     entry.queued.push(*block);
@@ -266,6 +266,7 @@ impl Table {
             let Some(queue) = self.queues.get_mut(&block) else { continue };
             queue.retain(|place| place.ticket != ticket);
             for (at, place) in queue.iter_mut().enumerate() {
+                // A rewriting entry goes alone: it begins only at the head of the queue, and nothing begins behind it.
                 if place.rewrites && at > 0 {
                     break;
                 }

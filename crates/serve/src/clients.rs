@@ -1,6 +1,6 @@
-//! Who is connected: for reports, and to find a client that is to be disconnected.
+//! The connected clients: for reports, and for disconnecting one of them.
 //!
-//! Each connection has a row from its accept to its end. The rows are as many as connections, which are bounded.
+//! Each connection has a row from its accept to its end. The number of connections, which is bounded, bounds the rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,55 +16,56 @@ use crate::counts::{IoCounts, Tally};
 use crate::listen::Address;
 use crate::shares::Peer;
 
-/// Where a client comes from.
+/// Origin of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A process of this machine, by a unix socket: as it was when it connected.
+    /// A process of this machine, by a unix socket, as of the time when it connected.
     Process {
-        /// Its number; `None` of one in a container.
+        /// Its process id; `None` if it is in a container.
         pid: Option<u32>,
-        /// Its user.
+        /// Its user id.
         uid: u32,
-        /// Its primary group.
+        /// Its primary group id.
         gid: u32,
     },
-    /// An address of TCP.
+    /// A TCP address.
     Address(SocketAddr),
-    /// The kernel does not tell.
+    /// Not known to the kernel.
     Unknown,
 }
 
-/// By what a client is known that opens an export.
+/// Identity of a client: decides which exports it may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// The common names of its certificate, when TLS has begun and the certificate was checked.
+    /// The common names of its certificate, once TLS has begun and the certificate was verified.
     pub certificate: Vec<String>,
-    /// The address of the server at which it came: as it was asked for, and as it is.
+    /// The address of the server that it connected to: as configured, and as bound.
     pub at: Vec<Address>,
 }
 
 /// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its number, which is never used again.
+    /// Its number, which is never used again for another client.
     pub id: u64,
-    /// By what it is known.
+    /// Its identity.
     pub who: Who,
-    /// The number of the reactor that has it.
+    /// The number of the reactor that serves it.
     pub reactor: usize,
-    /// Where it comes from: a TCP address, or the process and user at the other end of a unix socket.
+    /// Its origin in words: a TCP address, or the process and user at the other end of a unix socket; and its use of
+    /// TLS.
     pub peer: String,
     /// The export that it has chosen.
     pub export: Option<String>,
     /// When it connected.
     pub since: SystemTime,
-    /// What was done for it.
+    /// Counts of its requests.
     pub counts: IoCounts,
 }
 
-/// All of them.
+/// All connected clients.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     rows: Mutex<Rows>,
@@ -74,7 +75,7 @@ pub(crate) struct Clients {
 struct Rows {
     next: u64,
     all: BTreeMap<u64, Row>,
-    /// How many each reactor has.
+    /// Number of clients that each reactor has.
     by_reactor: Vec<usize>,
 }
 
@@ -84,7 +85,7 @@ pub(crate) struct Arrival {
     pub(crate) fd: OwnedFd,
     pub(crate) listener: usize,
     pub(crate) id: u64,
-    /// With whom it shares.
+    /// The party with which it shares memory and places.
     pub(crate) peer: Peer,
     pub(crate) who: Who,
     pub(crate) tally: Arc<Tally>,
@@ -92,7 +93,7 @@ pub(crate) struct Arrival {
 
 #[derive(Debug)]
 struct Row {
-    /// All but its numbers, which are in the tally.
+    /// Everything but `counts`, which are in the tally.
     client: Client,
     tally: Arc<Tally>,
 }
@@ -108,13 +109,13 @@ impl Clients {
         self.rows.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// For so many reactors.
+    /// Makes the list for `reactors` reactors.
     pub(crate) fn new(reactors: usize) -> Clients {
         Clients { rows: Mutex::new(Rows { by_reactor: vec![0; reactors], ..Rows::default() }) }
     }
 
-    /// A client was accepted at a listener with these addresses by this reactor: the one that gets the client, which is
-    /// that with fewest, and of equals the one that accepted it.
+    /// Adds a client that reactor `accepted_by` accepted at a listener with the addresses `at`. Returns the reactor
+    /// that is to serve it: the one with the fewest clients, and among equals the one that accepted it.
     pub(crate) fn came(&self, accepted_by: usize, fd: OwnedFd, listener: usize, at: Vec<Address>) -> (usize, Arrival) {
         let origin = origin(&fd);
         let who = Who { origin, certificate: Vec::new(), at };
@@ -137,12 +138,13 @@ impl Clients {
         }
     }
 
-    /// It uses TLS, with a certificate of these common names, or without one.
+    /// Records that the client uses TLS. `names` are the common names of its certificate, if it has one.
     pub(crate) fn uses_tls(&self, id: u64, names: &[String]) {
         if let Some(row) = self.lock().all.get_mut(&id) {
             row.client.who.certificate = names.to_vec();
             row.client.peer += if names.is_empty() { ", TLS" } else { ", TLS as " };
-            // Who has a certificate has chosen the name: it is told in quotes, without what a terminal would obey.
+            // The holder of a certificate has chosen the name: it is quoted and escaped, so that it cannot control a
+            // terminal.
             names.first().into_iter().for_each(|name| row.client.peer += &format!("{name:?}"));
         }
     }
@@ -164,7 +166,6 @@ impl Clients {
         self.lock().all.get(&id).map(Row::client)
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.lock().all.len()
     }
@@ -175,7 +176,7 @@ impl Clients {
 }
 
 impl Origin {
-    /// With whom it shares.
+    /// Returns the party with which the client shares memory and places.
     pub(crate) fn peer(self) -> Peer {
         match self {
             Origin::Process { uid, .. } => Peer::User(uid),
@@ -196,7 +197,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The other end.
+/// Returns the origin of the other end of a socket.
 pub(crate) fn origin(fd: &OwnedFd) -> Origin {
     if let Ok(Some(address)) = rustix::net::getpeername(fd)
         && let Ok(address) = SocketAddr::try_from(address)

@@ -1,49 +1,49 @@
-//! How much was done for clients: a [`Tally`] for each connection, [`IoCounts`] for reports.
+//! Counts of requests and bytes: a [`Tally`] for each connection, [`IoCounts`] for reports.
 //!
 //! Invariants:
 //! - K1. Only the reactor of a connection writes to its tally, with a plain load and store. Any thread may read it at
-//!   any time: it may see one number of a request before another, and each number only grows.
-//! - K2. A connection counts with its export from the moment when it gets the export. When it ends, its numbers are
-//!   added to those that the export keeps, under the lock under which they are read, so that the sum of an export never
-//!   shrinks while its name is served.
+//!   any time: it may see one counter of a request updated before another, and each counter only grows.
+//! - K2. A connection counts with its export from the moment when it gets the export. At its end its counters are added
+//!   to those that the export keeps, under the lock that readers take, so that the sum of an export never shrinks while
+//!   its name is served.
 
 use std::time::Duration;
 
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_nbd::session::{Command, Request};
 
-/// What was done for a client, or for all clients of an export since its name is served.
+/// Counts of a client, or of all clients of an export since its name is served.
 ///
-/// Requests are counted when they are answered. One that fails counts as an error, and its bytes do not count.
+/// A request counts when it is answered. A failed one counts as an error only, and its bytes do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Bytes of them.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// Flushes; a write that has to be durable when it is answered (FUA) is none.
+    /// Number of flushes. A write with FUA does not count as one.
     pub flushes: u64,
-    /// Trims.
+    /// Number of trims.
     pub trims: u64,
-    /// Bytes of them.
+    /// Bytes trimmed.
     pub trimmed_bytes: u64,
-    /// Requests to zero a range.
+    /// Number of requests to zero a range.
     pub zeroes: u64,
-    /// Bytes of them.
+    /// Bytes zeroed.
     pub zeroed_bytes: u64,
-    /// Questions for the status of a range, and hints that a range will be read.
+    /// Number of BLOCK_STATUS requests, and hints that a range will be read.
     pub others: u64,
-    /// Requests that were answered with an error; they are in none of the numbers above.
+    /// Number of requests that were answered with an error. No other counter includes them.
     pub errors: u64,
-    /// How long requests were held back by a limit of the export.
+    /// Total time for which requests were held back by a limit of the export.
     pub throttled: Duration,
 }
 
-/// The numbers of [`IoCounts`], by their places in a [`Tally`].
+/// Index of each counter of [`IoCounts`] in a [`Tally`].
 #[derive(Clone, Copy)]
 enum Of {
     Reads,
@@ -60,7 +60,6 @@ enum Of {
     ThrottledNs,
 }
 
-/// Numbers of a tally.
 const NUMBERS: usize = Of::ThrottledNs as usize + 1;
 
 /// The counters of one connection (K1).
@@ -74,7 +73,7 @@ impl Tally {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// A request was carried out.
+    /// Counts a successful request.
     pub(crate) fn done(&self, request: &Request) {
         let (ios, bytes) = match request.command {
             Command::Read => (Of::Reads, Some(Of::ReadBytes)),
@@ -90,17 +89,15 @@ impl Tally {
         }
     }
 
-    /// A request was answered with an error.
     pub(crate) fn failed(&self) {
         self.add(Of::Errors, 1);
     }
 
-    /// A request was held back for so long.
+    /// Adds the time for which a request was held back.
     pub(crate) fn throttled(&self, time: Duration) {
         self.add(Of::ThrottledNs, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The numbers now.
     pub(crate) fn read(&self) -> IoCounts {
         // Relaxed: as in `add`.
         let of = |of: Of| self.0[of as usize].load(Ordering::Relaxed);
@@ -122,7 +119,7 @@ impl Tally {
 }
 
 impl IoCounts {
-    /// Requests that were carried out.
+    /// Returns the number of successful requests.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.reads + self.writes + self.flushes + self.trims + self.zeroes + self.others

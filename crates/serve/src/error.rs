@@ -1,83 +1,83 @@
-//! Why a server cannot be, with the cause and the fix.
+//! Errors of a server, each with its cause and its fix.
 
 use std::io;
 
 use sheave_uring::RingError;
 use thiserror::Error;
 
-/// A server that does not start, or did not end as it should.
+/// Reason why a server does not start, does not do what it was told, or did not end as it should.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// An address makes no sense.
+    /// The address does not parse.
     #[error("'{text}' is no address to listen on. Write unix:PATH or tcp:HOST:PORT")]
     Address {
-        /// As given.
+        /// The text that was given.
         text: String,
     },
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {address}: {source}. {fix}")]
     Listen {
         /// The address.
         address: String,
-        /// What to do.
+        /// The fix.
         fix: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody listens there.
+    /// Another server listens on the address.
     #[error("{address} is in use: another server answers there. End it, or choose another address")]
     InUse {
         /// The address.
         address: String,
     },
-    /// Something else has the socket's path.
+    /// The path of the socket exists and is no socket.
     #[error("{path} is there and is no socket. Choose another path, or remove it")]
     NotASocket {
         /// The path.
         path: String,
     },
-    /// A reactor's ring cannot be made.
+    /// The ring of a reactor cannot be made, or has failed.
     #[error("serving needs io_uring, and a ring for it cannot be made: {0}")]
     Ring(#[source] RingError),
-    /// The kernel has io_uring, but not what a server needs of it.
+    /// The kernel has io_uring, but lacks an operation that a server needs.
     #[error("serving needs io_uring with lists of receive buffers, which Linux has since 5.19: {0}")]
     OldKernel(String),
-    /// A thread cannot be made.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}. Raise the limit of processes (ulimit -u)")]
     Thread(#[source] io::Error),
-    /// There is no such export.
+    /// No export has this name.
     #[error("there is no export '{name}'. 'sheave export list' shows those there are")]
     NoExport {
-        /// As asked for.
+        /// The name.
         name: String,
     },
-    /// There is an export of that name.
+    /// An export of this name exists.
     #[error("there is an export '{name}' already. Choose another name, or remove that one first")]
     ExportExists {
-        /// As asked for.
+        /// The name.
         name: String,
     },
-    /// It has clients.
+    /// The export has clients.
     #[error("the export '{name}' has clients: {clients}. Disconnect them first, or use --force, which does")]
     ExportInUse {
-        /// Its name.
+        /// The name.
         name: String,
-        /// How many.
+        /// Number of its clients.
         clients: u32,
     },
-    /// What clients of it had begun does not end.
+    /// Requests of its clients have not ended yet.
     #[error(
         "the export '{name}' was taken out, and requests of its clients have not ended yet. Look at its device, and \
          try again"
     )]
     StillEnding {
-        /// Its name.
+        /// The name.
         name: String,
     },
-    /// There is no such client.
+    /// No client has this number.
     #[error("there is no client {id}. 'sheave client list' shows those there are")]
     NoClient {
-        /// As asked for.
+        /// The number.
         id: u64,
     },
     /// A file for TLS cannot be used.
@@ -85,12 +85,12 @@ pub enum ServeError {
     Tls {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         why: String,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
-    /// Names of clients without certificates to take them from.
+    /// Names of clients are given, but no authority that issues their certificates.
     #[error(
         "names of clients that are allowed come from their certificates: say which authority (CA) has issued these, too"
     )]

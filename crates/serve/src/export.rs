@@ -1,15 +1,15 @@
-//! What is served: files under names.
+//! Exports: files that are served under names.
 //!
-//! Owns what a client is told of an export. Does not own how it is kept: a [`Backend`] has the file, and says what
-//! lies where in it.
+//! Owns the description of an export for clients. Does not own its storage: a [`Backend`] has the file, and knows the
+//! status of its ranges.
 //!
-//! E1. A client counts with its export from the moment when it gets the export until nothing of the client is under
-//! way; taking an export out and giving it to a client happen under one lock, so that no client gets an export that is
-//! being taken out.
-//! E2. Who looks at an export outside of that lock, such as a reader of slow I/Os, has it for as long. What was taken
-//! out is [`Gone`] when nobody has it any more, and its backend is dropped.
-//! E3. All exports of one file, which is what counts its I/O in one place, have the same table of who changes which
-//! blocks.
+//! - E1. A client counts as a client of an export from the moment when it gets the export until nothing of the client
+//!   is under way. Taking an export out and giving it to a client happen under one lock, so that no client gets an
+//!   export that is being taken out.
+//! - E2. A thread that uses an export outside of that lock, such as a reader of slow I/Os, holds a reference. An export
+//!   that was taken out is [`Gone`] when the last reference has ended and its backend is dropped.
+//! - E3. All exports of one file have the same table of `BlockLocks`. The group that counts its I/O identifies a
+//!   file.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -34,31 +34,31 @@ use crate::error::ServeError;
 use crate::limit::{Bucket, Limit};
 use crate::serial_thread::SerialThread;
 
-/// The metadata context that every export has.
+/// Name of the metadata context that every export has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// The number that backends give it.
+/// The number of that context in every backend.
 pub const BASE_ALLOCATION_NUMBER: u64 = 0;
-/// Largest preferred block that clients take: they may read and write no less.
+/// Preferred block size of exports with smaller blocks. Clients may still use smaller ones.
 const MAX_PREFERRED: u32 = 4096;
-/// Largest smallest block that the protocol allows.
+/// Largest minimum block size that the protocol allows.
 pub(crate) const MAX_MIN_BLOCK: u32 = 1 << 16;
 
-/// A question for the status of a range. The answer has extents from the start of the range on, at least one, which
-/// cover the range or as much of it as is found in a short time. It is asked on a reactor's thread, so the answer does
-/// not wait for I/O, unless the backend says that it [does](Backend::reads_for_status).
+/// A question about the status of a range. It is asked on a reactor's thread, so the answer must not wait for I/O,
+/// unless the backend [reads for it](Backend::reads_for_status). The answer is a list of at least one extent, from the
+/// start of the range on. The extents cover the range, or as much of it as a short search finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The number of the metadata context.
+    /// Number of the metadata context.
     pub context: u64,
-    /// First byte.
+    /// Position of the first byte.
     pub pos: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// So many contexts are asked for at once, and share the time that one answer may take.
+    /// Number of contexts that one request asks for. They share the time that one answer may take.
     pub among: u32,
 }
 
-/// Why there is no answer, in words for the client.
+/// Reason why there is no answer, in words for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoStatus(pub &'static str);
 
@@ -67,34 +67,36 @@ pub trait Backend: Debug + Send + Sync {
     /// The file that requests go to.
     fn file(&self) -> &Arc<dyn File>;
 
-    /// Tells the names of its metadata contexts.
+    /// Calls `each` with the name of each metadata context.
     fn contexts(&self, each: &mut dyn FnMut(&str)) {
         each(BASE_ALLOCATION);
     }
 
-    /// The backend's own number of a metadata context, if there is one of this name. What the number means may go away
-    /// while clients have it; it never means anything else.
+    /// Returns the backend's number of a metadata context, if it has one of this name. The context behind a number may
+    /// go away while clients have it; the number is never used for another.
     fn context(&self, name: &[u8]) -> Option<u64> {
         (name == BASE_ALLOCATION.as_bytes()).then_some(BASE_ALLOCATION_NUMBER)
     }
 
-    /// Whether answers in a metadata context take I/O: they are asked for on a thread of their own then, one at a time.
+    /// Returns true if answers in a metadata context take I/O. They are then asked for on a thread of the export, one
+    /// at a time.
     fn reads_for_status(&self, context: u64) -> bool {
         let _ = context;
         false
     }
 
-    /// The status of a range in a metadata context.
+    /// Returns the status of a range in a metadata context.
     fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
         Ok(vec![Extent { len: question.len, status: 0 }])
     }
 
-    /// How a flush has failed after which no later one succeeds, until the export is ended and added again.
+    /// Returns the error of a failed flush after which all later flushes fail, until the export is removed and added
+    /// again.
     fn flush_failed(&self) -> Option<Status> {
         None
     }
 
-    /// Whether zeroing a range is faster than writing zeroes.
+    /// Returns true if zeroing a range is faster than writing zeroes.
     fn is_fast_to_zero(&self) -> bool {
         false
     }
@@ -105,9 +107,9 @@ pub trait Backend: Debug + Send + Sync {
 pub struct ExportDevice {
     /// The name of the export.
     pub name: String,
-    /// Its device; of a volume that of its pool.
+    /// Its device. For a volume, that of its pool.
     pub device: Device,
-    /// How a flush has failed after which no later one succeeds ([`Backend::flush_failed`]).
+    /// Error of a failed flush after which all later flushes fail ([`Backend::flush_failed`]).
     pub flush_failed: Option<Status>,
 }
 
@@ -116,18 +118,18 @@ pub struct ExportDevice {
 pub struct Export {
     /// Its name.
     pub name: String,
-    /// A line for people.
+    /// A line of description.
     pub description: String,
-    /// Writes are refused, whatever the backend can.
+    /// Clients may not write, whatever the backend allows.
     pub read_only: bool,
-    /// The rules that say which clients may open it.
+    /// Rules that decide which clients may open it.
     pub allow: Allow,
-    /// What is served.
+    /// The storage.
     pub backend: Box<dyn Backend>,
 }
 
 impl Export {
-    /// Whether clients may change it.
+    /// Returns true if clients may not write.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only || self.backend.file().is_read_only()
@@ -140,7 +142,7 @@ impl Export {
     fn info(&self, id: u32) -> ExportInfo {
         let file = self.backend.file();
         let min_block = self.min_block();
-        // A file that is not whole blocks long ends in a part that nobody can ask for.
+        // If the file ends within a block, that last part cannot be addressed and is not offered.
         let size = file.size_bytes() / u64::from(min_block) * u64::from(min_block);
         ExportInfo {
             id,
@@ -155,18 +157,18 @@ impl Export {
     }
 }
 
-/// Whether an export is gone (E2).
+/// Flag that is set when an export is gone (E2).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gone(Arc<AtomicBool>);
 
 impl Gone {
     pub(crate) fn is_gone(&self) -> bool {
-        // Acquire: pairs with the store of `Last`, behind the end of the backend.
+        // Acquire: pairs with the store of `Last`, which is after the end of the backend.
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Says when it is dropped that an export is gone.
+/// Sets the flag of a [`Gone`] when it is dropped.
 #[derive(Debug)]
 struct Last(Gone);
 
@@ -183,17 +185,17 @@ pub(crate) struct Served {
     export: Export,
     locks: Arc<BlockLocks>,
     status_thread: SerialThread,
-    /// Dropped last.
+    /// Declared last, hence dropped last: the flag is set after the backend is dropped.
     _last: Last,
 }
 
 impl Served {
-    /// Who changes which blocks of it.
+    /// Returns the table of changes of its file.
     pub(crate) fn locks(&self) -> &Arc<BlockLocks> {
         &self.locks
     }
 
-    /// The thread for questions for its status that take I/O.
+    /// Returns the thread that answers BLOCK_STATUS requests which take I/O.
     pub(crate) fn status_thread(&self) -> &SerialThread {
         &self.status_thread
     }
@@ -210,13 +212,14 @@ impl Deref for Served {
 /// The export of clients that name none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DefaultExport {
-    /// The one that is first, or has the first place, at the moment when a client asks.
+    /// The export at the first place of the list, at the moment when a client asks. Clients get none while that place
+    /// is empty.
     #[default]
     First,
-    /// The one of this name, and while that is not served none: whoever comes back without a name finds its own disk or
-    /// nothing.
+    /// The export of this name. While it is not served there is none, so that a client that comes back without a name
+    /// finds its own disk or nothing.
     Named(String),
-    /// None.
+    /// No export.
     Nobody,
 }
 
@@ -231,12 +234,12 @@ struct Entries {
     next_id: u32,
     list: Vec<Entry>,
     default: DefaultExport,
-    /// By the number of what counts the I/O of a file (E3).
+    /// Tables by the id of the group that counts a file's I/O (E3).
     locks: BTreeMap<u64, Weak<BlockLocks>>,
 }
 
 impl Entries {
-    /// What a client means that names this.
+    /// Returns the export that a client means by this name.
     fn named(&self, name: &[u8]) -> Option<&Entry> {
         let name = match &self.default {
             _ if !name.is_empty() => name,
@@ -247,7 +250,7 @@ impl Entries {
         self.list.iter().find(|entry| entry.name.as_bytes() == name)
     }
 
-    /// The table of an export's file (E3).
+    /// Returns the table of an export's file (E3).
     fn locks_of(&mut self, export: &Export) -> Arc<BlockLocks> {
         let file = export.backend.file().io_group().map(|group| group.id());
         let known = file.and_then(|file| self.locks.get(&file)?.upgrade());
@@ -260,30 +263,29 @@ impl Entries {
     }
 }
 
-/// A name, and what is served under it.
+/// A name, and the export that is served under it.
 #[derive(Debug)]
 struct Entry {
-    /// The number that clients' connections have of it; each time that something is put here it gets a new one.
+    /// Number that identifies the export to connections. Each export that is put here gets a new one.
     id: u32,
     name: String,
-    /// `None` while it is taken out: its name and its place are kept, and no client gets it.
+    /// `None` while the export is taken out: its name and its place are kept, and no client gets it.
     export: Option<Arc<Served>>,
-    /// Whether it is gone, once it was taken out.
+    /// Set once an export that was taken out is gone.
     gone: Gone,
-    /// A tally for each client.
     clients: Vec<Arc<Tally>>,
-    /// What was done for clients that are gone (K2).
+    /// Counts of clients that are gone (K2).
     counts: IoCounts,
-    /// How fast it may be; it stays with the name.
+    /// The rate limit. Kept when the export is replaced.
     bucket: Arc<Bucket>,
-    /// The rules that say which clients may open it.
+    /// Rules that decide which clients may open it.
     allow: Allow,
-    /// How often somebody was refused it who may not.
+    /// Number of refusals to clients that may not open it.
     refused: u64,
 }
 
 impl Entry {
-    /// A client is gone: its numbers stay.
+    /// Adds the counts of a client that is gone to `counts`.
     fn keep(&mut self, tally: &Arc<Tally>) {
         if let Some(at) = self.clients.iter().position(|one| Arc::ptr_eq(one, tally)) {
             self.clients.swap_remove(at);
@@ -303,21 +305,21 @@ impl Entry {
 pub struct ExportStatus {
     /// Its name.
     pub name: String,
-    /// A line for people.
+    /// A line of description.
     pub description: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Clients may not change it.
+    /// Clients may not write.
     pub read_only: bool,
-    /// Clients that have chosen it.
+    /// Number of clients that have chosen it.
     pub clients: u32,
-    /// What was done for its clients since it is served, those that are gone among them.
+    /// Counts of its clients since it is served, including clients that are gone.
     pub counts: IoCounts,
-    /// How fast it may be, if there is a limit.
+    /// Its rate limit, if it has one.
     pub limit: Option<Limit>,
-    /// The rules that say which clients may open it.
+    /// Rules that decide which clients may open it.
     pub allow: Allow,
-    /// How often somebody was refused it who may not.
+    /// Number of refusals to clients that may not open it.
     pub refused: u64,
 }
 
@@ -325,13 +327,13 @@ pub struct ExportStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SlowRequest {
-    /// The reactor that keeps it.
+    /// Number of the reactor that recorded it.
     pub reactor: usize,
-    /// The export; `None` of one that is gone.
+    /// Name of the export; `None` if it is gone.
     pub export: Option<String>,
-    /// How long ago it ended.
+    /// Time since it ended.
     pub age: Duration,
-    /// What it was.
+    /// The I/O.
     pub io: SlowIo,
 }
 
@@ -339,16 +341,17 @@ pub struct SlowRequest {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SlowReading {
-    /// The oldest first.
+    /// The I/Os, the oldest first.
     pub slow: Vec<SlowRequest>,
-    /// Where the next reading goes on, by reactor.
+    /// Number of the first I/O of the next reading, by reactor.
     pub next: Vec<u64>,
-    /// How many were pushed out before they were read.
+    /// Number of I/Os that were overwritten before they were read.
     pub lost: u64,
 }
 
 impl Exports {
-    /// These; the first is the one that clients get who name none, unless [`Exports::with_default`] says another.
+    /// Makes a list of exports. The first is the default for clients that name none, unless [`Exports::with_default`]
+    /// sets another.
     #[must_use]
     pub fn new(list: Vec<Export>) -> Exports {
         let exports = Exports::default();
@@ -356,8 +359,9 @@ impl Exports {
         exports
     }
 
-    /// These, each in its place. A place without one is kept until [`Server::put_export`] fills it or
-    /// [`Server::forget_export`] ends that: no client gets another one by its name, nor by none if it is the first.
+    /// Makes a list of places, some without an export. Such a place is kept until [`Server::put_export`] fills it or
+    /// [`Server::forget_export`] removes it. Until then its name leads to no export, nor does the empty name if the
+    /// place is the first.
     ///
     /// [`Server::put_export`]: crate::Server::put_export
     /// [`Server::forget_export`]: crate::Server::forget_export
@@ -373,7 +377,7 @@ impl Exports {
         exports
     }
 
-    /// With this for clients that name none.
+    /// Sets the export of clients that name none.
     #[must_use]
     pub fn with_default(self, default: DefaultExport) -> Exports {
         self.set_default(default);
@@ -384,17 +388,18 @@ impl Exports {
         self.entries.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// Sets what clients get that name none, from now on; those that have one keep it.
+    /// Sets the default export, for clients that name none, from now on. Clients that have an export keep it.
     pub(crate) fn set_default(&self, default: DefaultExport) {
         self.lock().default = default;
     }
 
-    /// What clients are told of, by the number that they have of it.
+    /// Returns the export with the number that a client was given.
     fn by_id(&self, id: u32) -> Option<Arc<Served>> {
         self.lock().list.iter().find(|entry| entry.id == id)?.export.clone()
     }
 
-    /// Puts an export in its place, at the end when it has none. Clients that have another one of that name keep it.
+    /// Puts an export in the place of its name, or at the end if the name has no place. Clients of an earlier export of
+    /// that name keep the earlier one.
     pub(crate) fn put(&self, export: Export) {
         let mut entries = self.lock();
         let id = entries.next_id;
@@ -407,7 +412,7 @@ impl Exports {
         match entries.list.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
                 (entry.id, entry.export, entry.gone, entry.allow) = (id, export, gone, allow);
-                // Clients that are still about to end belong to what was here before.
+                // Clients that are about to end belong to the export that was here before.
                 while let Some(tally) = entry.clients.last().cloned() {
                     entry.keep(&tally);
                 }
@@ -419,7 +424,7 @@ impl Exports {
         }
     }
 
-    /// Has a place at the end for an export that is to come.
+    /// Adds a place at the end for an export that is still to come.
     fn keep_place(&self, name: String) {
         let mut entries = self.lock();
         let id = entries.next_id;
@@ -428,13 +433,13 @@ impl Exports {
         entries.list.push(Entry { id, name, export: None, gone, clients, counts, bucket, allow, refused: 0 });
     }
 
-    /// Whether there is one of that name, or a place for one.
+    /// Returns true if the name has an export or a place.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.lock().list.iter().any(|entry| entry.name == name)
     }
 
-    /// Takes an export out (E1), and leaves its place; its number, and what tells when it is gone (E2). Unless `force`,
-    /// not while it has clients.
+    /// Takes an export out and keeps its place (E1). Returns its number, and the flag that is set when it is gone (E2).
+    /// Fails if it has clients, unless `force` is set.
     pub(crate) fn take(&self, name: &str, force: bool) -> Result<(u32, Gone), ServeError> {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.name == name);
@@ -444,18 +449,18 @@ impl Exports {
         }
         let (id, gone, export) = (entry.id, entry.gone.clone(), entry.export.take());
         drop(entries);
-        // A backend may do something when it goes, so it does not go under the lock.
+        // Outside of the lock: a backend may do work when it is dropped.
         drop(export);
         Ok((id, gone))
     }
 
-    /// Forgets the place of an export that was taken out.
+    /// Removes the place of an export that was taken out.
     pub(crate) fn forget(&self, name: &str) {
         self.lock().list.retain(|entry| entry.name != name || entry.export.is_some());
     }
 
-    /// The export with the number that a client was told, if the client may still open it; the client counts with it
-    /// from now on (E1, K2).
+    /// Gives a client the export with this number, if the client may still open it. The client counts with it from now
+    /// on (E1, K2).
     pub(crate) fn choose(&self, id: u32, who: &Who, tally: &Arc<Tally>) -> Option<(Arc<Served>, Arc<Bucket>)> {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.id == id && entry.allow.admits(who))?;
@@ -464,21 +469,21 @@ impl Exports {
         Some((export, entry.bucket.clone()))
     }
 
-    /// A client that has chosen this is gone.
+    /// Called when a client that has chosen this export is gone.
     pub(crate) fn left(&self, id: u32, tally: &Arc<Tally>) {
         if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.id == id) {
             entry.keep(tally);
         }
     }
 
-    /// Sets how fast exports may be, from now on; they have places, if nothing else. How many have one.
+    /// Sets the rate limits of exports, or of places, from now on. Returns the number of names that were found.
     pub(crate) fn set_limits(&self, limits: &BTreeMap<&str, Option<Limit>>) -> usize {
         let (entries, now) = (self.lock(), Instant::now());
         let found = entries.list.iter().filter_map(|entry| Some((entry, limits.get(entry.name.as_str())?)));
         found.map(|(entry, limit)| entry.bucket.set(*limit, now)).count()
     }
 
-    /// Sets who may open exports, from now on; who has one keeps it.
+    /// Sets the rules of exports, from now on. Clients that have an export keep it.
     pub(crate) fn set_allowed(&self, allowed: &BTreeMap<&str, Allow>) {
         for entry in &mut self.lock().list {
             if let Some(allow) = allowed.get(entry.name.as_str()) {
@@ -487,22 +492,22 @@ impl Exports {
         }
     }
 
-    /// Counts that somebody was refused an export who may not open it.
+    /// Counts a client that was refused an export.
     pub(crate) fn was_refused(&self, name: &str) {
         if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.name == name) {
             entry.refused += 1;
         }
     }
 
-    /// Says of slow I/Os of which export they are, and where in it they lie.
+    /// Fills in the exports of slow I/Os and the positions in them.
     pub(crate) fn name_slow(&self, slow: &mut [SlowRequest]) {
         let ids: Vec<u32> = self.lock().list.iter().map(|entry| entry.id).collect();
-        // One at a time, for who takes one of them out waits until it is not looked at any more.
+        // One reference at a time: a thread that takes an export out waits for the end of this reference.
         for export in ids.into_iter().filter_map(|id| self.by_id(id)) {
             let file = export.backend.file();
             let Some(group) = file.io_group().map(|group| group.id()) else { continue };
             let mine: Vec<_> = slow.iter_mut().filter(|slow| slow.io.file == group).collect();
-            // Outside of the lock, for a large volume takes its time.
+            // Outside of the lock: `locate` takes long for a large volume.
             let mut ios: Vec<_> = mine.iter().map(|slow| slow.io).collect();
             file.locate(&mut ios);
             for (slow, io) in mine.into_iter().zip(ios) {
@@ -512,14 +517,14 @@ impl Exports {
         }
     }
 
-    /// What counts the I/O of each export, in order; of files that count none there is nothing.
+    /// Returns the I/O counters of each export, in order. Files without counters are left out.
     pub(crate) fn io_groups(&self) -> Vec<(String, Arc<IoGroup>)> {
         let entries = self.lock();
         let exports = entries.list.iter().filter_map(|entry| entry.export.as_ref());
         exports.filter_map(|export| Some((export.name.clone(), export.backend.file().io_group()?.clone()))).collect()
     }
 
-    /// The device under each export, in order.
+    /// Returns the device under each export, in order.
     pub(crate) fn devices(&self) -> Vec<ExportDevice> {
         let of = |export: &Arc<Served>| {
             let (device, flush_failed) = (export.backend.file().device().clone(), export.backend.flush_failed());
@@ -528,7 +533,7 @@ impl Exports {
         self.lock().list.iter().filter_map(|entry| entry.export.as_ref().map(of)).collect()
     }
 
-    /// What reports tell, in order. Those that are taken out at the moment are not among them.
+    /// Returns the status of each export, in order. Those that are taken out at the moment are left out.
     pub(crate) fn status(&self) -> Vec<ExportStatus> {
         let of = |entry: &Entry| {
             let export = entry.export.as_ref()?;
@@ -548,9 +553,10 @@ impl Exports {
     }
 }
 
-/// What [`Seen`](crate::seen::Seen) shows of them to a client.
+/// The part that [`Seen`](crate::seen::Seen) shows to a client.
 impl Exports {
-    /// What this client means that names this: its name, and what the client is told of it if it may open it.
+    /// Finds the export that a client means by this name. Returns its name, and its description for the client if the
+    /// client may open it.
     pub(crate) fn find(&self, name: &[u8], who: &Who) -> Option<(String, Option<ExportInfo>)> {
         let entries = self.lock();
         let entry = entries.named(name)?;
@@ -558,7 +564,7 @@ impl Exports {
         Some((entry.name.clone(), entry.allow.admits(who).then_some(info)))
     }
 
-    /// Tells name and description of each export that this client may open.
+    /// Calls `each` with name and description of each export that the client may open.
     pub(crate) fn list(&self, who: &Who, each: &mut dyn FnMut(&str, &str)) {
         let entries = self.lock();
         let allowed = entries.list.iter().filter(|entry| entry.allow.admits(who));
@@ -566,13 +572,13 @@ impl Exports {
         exports.for_each(|export| each(&export.name, &export.description));
     }
 
-    /// How many there are.
+    /// Returns the number of exports and places.
     pub(crate) fn count(&self) -> usize {
         self.lock().list.len()
     }
 
     pub(crate) fn contexts(&self, export: u32, each: &mut dyn FnMut(&str)) {
-        // Without the lock: a backend may look for long.
+        // Without the lock: a backend may search for long.
         if let Some(export) = self.by_id(export) {
             export.backend.contexts(each);
         }

@@ -1,4 +1,4 @@
-//! Sockets that somebody has made for this process: systemd, for a socket unit (`LISTEN_FDS`).
+//! Sockets inherited from the process that started this one: systemd, for a socket unit (`LISTEN_FDS`).
 #![allow(unsafe_code)] // Descriptors that come as numbers.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -6,15 +6,16 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
-/// The first of them.
+/// First inherited descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
-/// Most that are taken.
+/// Most descriptors that are taken.
 const MOST: u32 = 64;
 
-/// They were taken.
+/// Set by the first call of `take`.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Takes them; each call after the first gets none. To be called before this process opens anything.
+/// Takes the inherited descriptors. Each call after the first returns none. Must be called before this process opens
+/// any descriptor.
 pub fn take() -> Vec<OwnedFd> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID") != Some(std::process::id()) {
@@ -27,10 +28,10 @@ pub fn take() -> Vec<OwnedFd> {
     let count = number("LISTEN_FDS").unwrap_or(0).min(MOST) as RawFd;
     let is_open = |fd: &RawFd| std::path::Path::new(&format!("/proc/self/fd/{fd}")).exists();
     let own = |fd: RawFd| {
-        // SAFETY: who has started this process says, by the process's own number, that these descriptors are for it;
-        // it is open; and they are taken once (the flag above), so nobody else in the process has them.
+        // SAFETY: the process that started this one says, by this process's id, that these descriptors are for it; each
+        // is open; and they are taken once (the flag above), so that no other code in this process owns them.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // A command that is run later is not to have it; where that cannot be said it has it, which harms nobody.
+        // A child process must not inherit it. If the flag cannot be set, it does, which is harmless.
         let _ = rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC);
         fd
     };

@@ -1,38 +1,39 @@
 //! Sheave floor 5b: reactors that serve files over sockets.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not part of the stable interface of the crate `sheave`: public names here may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`server`] | threads, start and end |
-//! | `block_locks` | who changes which blocks while some are rewritten in part |
-//! | `shared` | limits, and what else the reactors share |
-//! | [`clients`] | who is connected |
-//! | [`counts`] | how much was done for clients |
-//! | [`export`] | what is served: a file under a name |
-//! | [`inherited`] | sockets that systemd has made |
-//! | [`limit`] | how fast an export may be |
+//! | `block_locks` | coordination of changes while blocks are rewritten in part |
+//! | `shared` | limits, orders, and other state that reactors share |
+//! | [`clients`] | the connected clients |
+//! | [`counts`] | counts of requests and bytes |
+//! | [`export`] | exports: files under names |
+//! | [`inherited`] | sockets inherited from systemd |
+//! | [`limit`] | rate limits of exports |
 //! | [`listen`] | addresses, and the sockets that listen on them |
-//! | [`tls`] | certificates and keys, who is let in with which |
-//! | [`error`] | why a server cannot be |
-//! | `reactor` | one thread with one ring: its connections, their requests, what is sent |
+//! | [`tls`] | certificates and keys, and the clients that these let in |
+//! | [`error`] | errors of a server |
+//! | `reactor` | one thread with one ring: its connections, their requests and replies |
 //! | `payload` | memory of requests and replies |
-//! | `shares` | who may hold how much of it |
+//! | `shares` | fair shares of that memory |
 //!
-//! A reactor is a thread with one ring. The kernel ring below also accepts, receives and sends, so a batch of requests
-//! costs one system call, network and disk together. A connection stays with the reactor that accepted it. What is
-//! served is an [`iomap::File`](sheave_iomap::File): a volume, a snapshot, a device.
+//! A reactor is a thread with one ring. The kernel ring below also accepts, receives and sends, so that a batch of
+//! requests costs one system call for network and disk together. A connection stays with the reactor that serves it
+//! first. An export serves an [`iomap::File`](sheave_iomap::File): a volume, a snapshot, a device.
 //!
 //! Invariants:
-//! - S1. Memory that the kernel or a device may touch stays where it is until the operation has ended: it belongs to a
-//!   request or to a batch that is being sent, which are dropped after the ring.
-//! - S2. A client gets no more memory than its limit and its share (`shares`), all clients of a server no more than the
-//!   server's; past any of these it is not read from. A write holds memory for what has come of it. Each client has a
-//!   small part that no other can take, and one request of any size goes on whatever others hold.
-//! - S3. A client that does not finish its handshake, moves no byte of what it holds memory for while others wait for
-//!   some, says nothing while others wait for its place, or sends what is no protocol, is dropped, and nobody else
-//!   hears of it.
-//! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
+//! - S1. Memory that the kernel or a device may touch stays in place until the operation has ended: it belongs to a
+//!   request or to a batch that is being sent, and these are dropped after the ring.
+//! - S2. A client gets no more memory than its limit and its share (`shares`), and all clients together no more than
+//!   the server's limit; beyond any of these it is not read from. A write holds memory in proportion to the part of it
+//!   that has arrived. Each client has a small part that no other can take, and one request of any size makes progress
+//!   whatever others hold.
+//! - S3. A client is dropped, without effect on others, when it does not finish its handshake; when it moves no byte of
+//!   the data that it holds memory for while others wait for memory; when it is silent while others wait for its place;
+//!   or when it breaks the protocol.
+//! - S4. A server with nothing to do uses no CPU time, and clients with nothing to do have no buffers.
 
 pub mod allow;
 mod block_locks;

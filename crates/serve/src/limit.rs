@@ -1,16 +1,16 @@
-//! Limits of speed: how many requests and bytes a second an export carries out, for all its clients together.
+//! Rate limits: requests and bytes per second of an export, for all its clients together.
 //!
-//! A bucket of tokens, kept as the time at which it would be full again (the generic cell rate algorithm): a request
-//! moves that time on by what it costs, and begins when the time is at most [`Limit::burst`] ahead. A request that
-//! comes too early is charged at once and begins later. While clients wait, each further request waits behind theirs,
-//! so what the limit lets through goes round among them, request by request.
+//! A token bucket, kept as the time at which it would be full again (the generic cell rate algorithm). A request moves
+//! that time on by its cost, and begins when the time is at most [`Limit::burst`] ahead. A request that arrives too
+//! early is charged at once and begins later. While clients wait, each further request waits behind theirs, so that
+//! they take turns, request by request.
 //!
 //! Invariants:
-//! - B1. Over any time `t` of load an export carries out at most `rate * (t + burst)`, and one request more.
-//! - B2. A client has at most one request that was charged and has not begun: it is not read from meanwhile. When it
-//!   ends before, what the request would have cost is given back, and those behind move up ([`Waits`]). So no client
-//!   can take the future of the others.
-//! - B3. Time is real: no cached time comes here.
+//! - B1. Over any time `t` of load an export starts at most `rate * (t + burst)`, plus one request.
+//! - B2. A client has at most one request that was charged and has not begun: no more is read from it meanwhile. If the
+//!   client ends before that, the cost of the request is given back, and those behind it move up ([`Waits`]). Thus no
+//!   client can use up the time of the others in advance.
+//! - B3. All times come from the clock, none from a cache.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,24 +21,25 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_base::units;
 
-/// What is saved up, if nothing else is said.
+/// Burst if a limit names none.
 const BURST: Duration = Duration::from_millis(100);
-/// Fewest bytes a second: the longest request takes 512 s then, and no client waits for ever.
+/// Least rate in bytes per second: the longest request takes 512 s then, so that every request ends.
 const MIN_BPS: u64 = 64 << 10;
-/// How long a reactor sleeps at least for requests to come due: a timer for each would cost more than they do.
+/// Least time that a reactor sleeps for held-back requests. A timer for each would cost more than the requests do.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// Shortest and longest burst: several ticks, so that none is lost; and what a person may wait for.
+/// Shortest and longest burst. The shortest is several ticks, so that the time for which a reactor sleeps is always
+/// made up for. The longest is what a person may wait for.
 const BURSTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
-/// How fast an export may be. Written `iops=1000,bps=100M,burst=200ms`, with counts, sizes and times as all programs
-/// here take them ([`units`]).
+/// Rate limit of an export. Written `iops=1000,bps=100M,burst=200ms`, with counts, sizes and times in the usual
+/// notation ([`units`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Requests a second; `None`: as many as there are.
+    /// Requests per second; `None`: unlimited.
     pub iops: Option<u64>,
-    /// Bytes a second that are read and written.
+    /// Bytes per second, read and written; `None`: unlimited.
     pub bps: Option<u64>,
-    /// So much time of not being used is made up for at full speed.
+    /// Length of idle time that is made up for at full speed.
     pub burst: Duration,
 }
 
@@ -68,7 +69,7 @@ impl FromStr for Limit {
                     if !(BURSTS.0..=BURSTS.1).contains(&burst) {
                         return Err(format!("burst={value}: a burst is 10ms to 60s"));
                     }
-                    // As it is written back.
+                    // Rounded to what `Display` writes.
                     limit.burst = Duration::from_millis(burst.as_millis() as u64);
                 }
                 _ => return Err(wrong()),
@@ -89,10 +90,9 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The bucket of an export, which all reactors share.
+/// The token bucket of an export, which all reactors share.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    /// There is a limit.
     limits: AtomicBool,
     state: Mutex<State>,
 }
@@ -100,24 +100,25 @@ pub(crate) struct Bucket {
 #[derive(Debug)]
 struct State {
     limit: Option<Limit>,
-    /// Until when requests, and bytes, are paid for.
+    /// Times until which requests, and bytes, are paid for.
     paid: [Instant; 2],
-    /// Requests that were charged and wait, in the order in which they came.
+    /// Charged requests that wait, in order of arrival.
     places: VecDeque<Place>,
     next_number: u64,
 }
 
-/// A request that was charged and waits.
+/// A charged request that waits.
 #[derive(Debug)]
 struct Place {
     number: u64,
-    /// Until when requests and bytes were paid for before it, and what it costs of both.
+    /// The times until which requests and bytes were paid for before this request, and what it costs in each.
     from: [Instant; 2],
     costs: [Duration; 2],
 }
 
 impl State {
-    /// When a request may begin before which so much is paid for.
+    /// Returns the time at which a request may begin if `from` are the times until which requests and bytes were paid
+    /// for before it.
     fn begins(&self, from: [Instant; 2]) -> Instant {
         let (from, burst) = (from[0].max(from[1]), self.limit.map_or(Duration::ZERO, |limit| limit.burst));
         from.checked_sub(burst).unwrap_or(from)
@@ -128,7 +129,7 @@ impl State {
     }
 }
 
-/// A place among those who wait. When it is dropped before its request has begun, the request costs nothing.
+/// The place of a request that waits. If it is dropped before the request has begun, the request costs nothing.
 #[derive(Debug)]
 pub(crate) struct Waits {
     bucket: Arc<Bucket>,
@@ -137,13 +138,13 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// When its request may begin: earlier than was said before, where others have gone that were before it.
+    /// Returns the time at which its request may begin. It gets earlier when requests before it are dropped.
     pub(crate) fn begins(&self) -> Option<Instant> {
         let state = self.bucket.lock();
         state.at(self.number).ok().map(|at| state.begins(state.places[at].from))
     }
 
-    /// Its request begins.
+    /// Called when its request begins.
     pub(crate) fn begin(mut self) {
         self.begun = true;
     }
@@ -159,7 +160,7 @@ impl Drop for Waits {
         }
         let now = Instant::now();
         for (of, cost) in place.costs.into_iter().enumerate() {
-            // B1: time that has gone by was used by nobody, and is not given back.
+            // B1: the part of the cost that lies in the past went unused, and is not given back.
             let back = cost.min((place.from[of] + cost).saturating_duration_since(now));
             state.paid[of] -= back;
             state.places.range_mut(at..).for_each(|behind| behind.from[of] -= back);
@@ -177,7 +178,7 @@ impl Default for Bucket {
     }
 }
 
-/// The time that so many take at this rate.
+/// Returns the time that `many` requests or bytes take at this rate.
 fn cost(many: u64, rate: Option<u64>) -> Duration {
     let ns = |rate: u64| u128::from(many) * 1_000_000_000 / u128::from(rate.max(1));
     rate.map_or(Duration::ZERO, |rate| Duration::from_nanos(u64::try_from(ns(rate)).unwrap_or(u64::MAX)))
@@ -188,7 +189,7 @@ impl Bucket {
         self.state.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// Whether there is a limit: who sees none has nothing to ask.
+    /// Returns true if there is a limit. If not, requests need not be charged.
     pub(crate) fn limits(&self) -> bool {
         // Relaxed: the limit itself is under the lock.
         self.limits.load(Ordering::Relaxed)
@@ -198,7 +199,7 @@ impl Bucket {
         self.lock().limit
     }
 
-    /// Another limit, or none. What was saved up or owed is forgotten.
+    /// Sets another limit, or none. Saved-up time and debts are dropped.
     pub(crate) fn set(&self, limit: Option<Limit>, now: Instant) {
         let mut state = self.lock();
         (state.limit, state.paid) = (limit, [now; 2]);
@@ -210,12 +211,13 @@ impl Bucket {
         self.limits.store(limit.is_some(), Ordering::Relaxed);
     }
 
-    /// Charges a request of so many bytes; when it may begin, unless that is now and nobody waits.
+    /// Charges a request of `bytes` bytes. Returns the time at which it may begin, and its place; `None` if that is now
+    /// and nobody waits.
     pub(crate) fn charge(bucket: &Arc<Bucket>, bytes: u64, now: Instant) -> Option<(Instant, Waits)> {
         let state = &mut *bucket.lock();
         let Limit { iops, bps, .. } = state.limit?;
         let costs = [cost(1, iops), cost(bytes, bps)];
-        // What is not used is saved for the length of a burst, no longer.
+        // Unused time is saved for the length of a burst only.
         let from = state.paid.map(|paid| paid.max(now));
         state.paid = [from[0] + costs[0], from[1] + costs[1]];
         let begins = state.begins(from);

@@ -1,7 +1,7 @@
 //! Addresses, and the sockets that listen on them.
 //!
-//! A unix socket whose server has died is replaced; one whose server answers is not. The path is removed when the
-//! listener goes, unless somebody has put another socket there.
+//! A unix socket whose server has died is replaced; one whose server answers is not. The path is removed with the
+//! listener, unless another socket has taken its place.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -22,16 +22,16 @@ use sheave_base::sync::Mutex;
 use crate::error::ServeError;
 use crate::tls::{Expiry, Tls};
 
-/// How long another process may keep the directory of a socket locked, and how often that is looked at.
+/// Time that another process may keep the directory of a socket locked, and the interval between attempts.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Where clients connect.
+/// An address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket in the file system.
+    /// Path of a unix socket.
     Unix(PathBuf),
-    /// A host and port; port 0 takes a free one.
+    /// Host and port. Port 0 takes a free one.
     Tcp(String),
 }
 
@@ -61,33 +61,33 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who may connect to the path of a unix socket.
+/// Owner, group and mode of the path of a unix socket: decide who may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// Its mode.
+    /// Mode of the path.
     pub mode: u32,
-    /// Its owner, unless the user of this process.
+    /// Owner; `None`: the user of this process.
     pub owner: Option<u32>,
-    /// Its group, unless that of this process.
+    /// Group; `None`: that of this process.
     pub group: Option<u32>,
 }
 
 impl SocketAccess {
-    /// The user of this process and root alone.
+    /// Access for the user of this process and root only.
     const OWNER: SocketAccess = SocketAccess { mode: 0o600, owner: None, group: None };
 }
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
-    /// With the port that was taken.
+    /// The address with the port that was bound.
     address: Address,
-    /// As it was asked for.
+    /// The address as configured.
     asked_for: Address,
-    /// Device and inode of a unix socket, to know it again.
+    /// Device and inode of a unix socket, to recognize it before its path is removed.
     inode: Option<(u64, u64)>,
-    /// For those who connect from now on.
+    /// TLS for clients that connect from now on.
     tls: Mutex<Option<Tls>>,
 }
 
@@ -96,7 +96,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Why it cannot be.
+    /// Fails if the address cannot be listened on.
     pub fn bind(address: &Address) -> Result<Listener, ServeError> {
         match address {
             Address::Unix(path) => bind_unix(path, address, None),
@@ -115,22 +115,22 @@ impl Listener {
         }
     }
 
-    /// As [`Listener::bind`]; nobody but this user and root can connect to the path of a unix socket, whatever the
-    /// umask is, until somebody changes its mode.
+    /// Listens on the address. Only this user and root can connect to the path of a unix socket, whatever the umask is,
+    /// until its mode is changed.
     ///
     /// # Errors
     ///
-    /// Why it cannot be.
+    /// Fails if the address cannot be listened on.
     pub fn bind_private(address: &Address) -> Result<Listener, ServeError> {
         Listener::bind_for(address, &SocketAccess::OWNER)
     }
 
-    /// As [`Listener::bind`]; the path of a unix socket is for those from the first moment on at which somebody can
-    /// connect to it, whatever the umask is.
+    /// Listens on the address. From the first moment at which clients can connect to it, the path of a unix socket has
+    /// the given owner, group and mode, whatever the umask is.
     ///
     /// # Errors
     ///
-    /// Why it cannot be.
+    /// Fails if the address cannot be listened on.
     pub fn bind_for(address: &Address, access: &SocketAccess) -> Result<Listener, ServeError> {
         match address {
             Address::Unix(path) => bind_unix(path, address, Some(access)),
@@ -138,21 +138,22 @@ impl Listener {
         }
     }
 
-    /// The socket once more.
+    /// Duplicates the descriptor of the socket.
     ///
     /// # Errors
     ///
-    /// When there is no descriptor to be had.
+    /// Fails if there is no free descriptor.
     pub fn try_clone(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
 
-    /// Those who connect from now on may or must use TLS with this, or cannot. Clients that are connected stay.
+    /// Sets the TLS of clients that connect from now on; with `None` they cannot use it. Connected clients are not
+    /// affected.
     pub fn set_tls(&self, tls: Option<Tls>) {
         *self.tls.lock().expect("invariant: nothing panics under this lock") = tls;
     }
 
-    /// When certificates of its TLS expire that it cannot do without.
+    /// Returns the expiry dates of the certificates that its TLS needs.
     pub fn expiries(&self) -> Vec<Expiry> {
         self.tls().map_or_else(Vec::new, |tls| tls.expiries)
     }
@@ -161,35 +162,35 @@ impl Listener {
         self.tls.lock().expect("invariant: nothing panics under this lock").clone()
     }
 
-    /// Returns true if every client must show a certificate of an authority that the server knows.
+    /// Returns true if every client must show a certificate of an authority that the server accepts.
     #[must_use]
     pub fn asks_for_certificates(&self) -> bool {
         self.tls().is_some_and(|tls| tls.required && tls.asks_for_certificates)
     }
 
-    /// Where it listens.
+    /// Returns the address with the port that was bound.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The address that was given for it: a host may have a name there, and the port may be 0.
+    /// Returns the address as configured: its host may be a name, and its port 0.
     #[must_use]
     pub fn asked_for(&self) -> &Address {
         &self.asked_for
     }
 
-    /// The addresses by which it is named.
+    /// Returns both addresses, or one if they are equal: a rule may name either.
     pub(crate) fn names(&self) -> Vec<Address> {
         let mut names = vec![self.asked_for.clone()];
         names.extend((self.address != self.asked_for).then(|| self.address.clone()));
         names
     }
 
-    /// The address of an export for clients, as their command lines take it.
+    /// Returns the URI of an export, as the command lines of clients take it.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
-        // Who may leave TLS out is told of the address without it.
+        // If TLS is optional, the URI is that of a connection without TLS.
         let tls = if self.tls().is_some_and(|tls| tls.required) { "s" } else { "" };
         match &self.address {
             Address::Unix(path) => {
@@ -197,24 +198,24 @@ impl Listener {
                 format!("nbd{tls}+unix:///{}?socket={}", escaped(export), escaped(&path.to_string_lossy()))
             }
             Address::Tcp(place) => {
-                // Who listens on all addresses is reached on this machine's own.
+                // No client can connect to a wildcard address, so the URI names the loopback address.
                 let place = place.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
                 format!("nbd{tls}://{place}/{}", escaped(export))
             }
         }
     }
 
-    /// The socket, to be polled.
+    /// Returns the descriptor, for accepts.
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// A listener on a socket that somebody else has bound and listens on, such as systemd. Its path stays when this
-    /// goes.
+    /// Makes a listener of a socket that another process, such as systemd, has bound and listens on. Its path is not
+    /// removed with the listener.
     ///
     /// # Errors
     ///
-    /// That it is no socket which listens.
+    /// Fails if the descriptor is no listening socket.
     pub fn inherited(fd: OwnedFd) -> Result<Listener, ServeError> {
         let failed = |source: io::Error| ServeError::Listen {
             address: "the inherited socket".into(),
@@ -250,13 +251,13 @@ impl Drop for Listener {
             && self.inode.is_some()
             && inode(path) == self.inode
         {
-            // Who removed it before has spared us that.
+            // Fails if the path was removed already.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// All but what every part of an address takes as it is.
+/// Percent-encodes all bytes except those that are allowed in every part of a URI.
 fn escaped(text: &str) -> String {
     use fmt::Write;
     let mut out = String::new();
@@ -293,8 +294,8 @@ fn bind_unix(path: &Path, address: &Address, access: Option<&SocketAccess>) -> R
     Ok(Listener { fd, address, asked_for, inode: inode(path), tls: Mutex::default() })
 }
 
-/// Binds a socket whose path has the mode 0600 from its first moment on (Linux gives the path the mode that the socket
-/// has, less the umask), gives it to those who may connect, and only then listens.
+/// Binds a socket whose path has the mode 0600 from the first moment on: on Linux the path gets the mode of the socket,
+/// less the umask. Then sets owner, group and mode, and only then listens.
 fn bind_as(path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let address = SocketAddrUnix::new(path)?;
@@ -302,7 +303,7 @@ fn bind_as(path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
     rustix::fs::fchmod(&fd, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&fd, &address)?;
     if let Err(error) = give(path, access) {
-        // Nobody has listened there yet.
+        // No client can have connected yet.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
@@ -310,8 +311,8 @@ fn bind_as(path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sets owner, group and mode of the path of a socket that was just bound: of what lies there now, though somebody who
-/// may write to the directory puts something else in its place.
+/// Sets owner, group and mode of the path of a socket that was just bound. Works on a descriptor of the path: a user
+/// who may write to the directory could replace the path in between.
 fn give(path: &Path, access: &SocketAccess) -> io::Result<()> {
     use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -322,15 +323,15 @@ fn give(path: &Path, access: &SocketAccess) -> io::Result<()> {
         let (owner, group) = (access.owner.map(Uid::from_raw), access.group.map(Gid::from_raw));
         rustix::fs::chownat(&place, "", owner, group, AtFlags::EMPTY_PATH)?;
     }
-    // A descriptor that is a place only has its mode changed by its name alone.
+    // An `O_PATH` descriptor has no `fchmod`: its mode is changed by its name in /proc.
     let own = format!("/proc/self/fd/{}", place.as_raw_fd());
     rustix::fs::chmod(own, Mode::from_raw_mode(access.mode))?;
     Ok(())
 }
 
-/// Locks the directory of a socket until the result is dropped. Of two servers that want one path, both would otherwise
-/// find the socket that a third has left, and the slower one would remove the socket of the faster; and one that is
-/// bound and does not listen yet looks as if its server were gone.
+/// Locks the directory of a socket until the result is dropped. Without the lock, two servers that want one path could
+/// both find a stale socket there, and the slower one would remove the socket of the faster; and a socket that is bound
+/// but does not listen yet looks as if its server were gone.
 fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = OwnedFd::from(std::fs::File::open(parent)?);
@@ -338,7 +339,7 @@ fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     loop {
         match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),
-            // A server holds it for an instant; somebody else may hold it for ever.
+            // A server holds the lock for an instant; another process may hold it for ever.
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(LOCK_AGAIN),
             Err(Errno::WOULDBLOCK) => {
                 let why = format!("another process keeps the directory {} locked (flock)", parent.display());
@@ -358,14 +359,14 @@ fn remove_stale(path: &Path, address: &Address) -> Result<(), ServeError> {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|source| listen_error(address, source))
         }
-        // The kernel ring of a server that was killed has its socket for an instant longer than the server lives.
+        // After a server was killed, its kernel ring keeps the socket listening for an instant.
         Ok(stream) if is_dead(&stream) => std::fs::remove_file(path).map_err(|source| listen_error(address, source)),
-        // It answers, or its queue is full, or this user may not ask: it lives.
+        // The server lives: it answers, or its backlog is full, or this user may not connect.
         _ => Err(ServeError::InUse { address: address.to_string() }),
     }
 }
 
-/// Whether the process that listened is gone.
+/// Returns true if the process that listened is gone.
 fn is_dead(stream: &UnixStream) -> bool {
     let pid = sheave_base::peer::peer(stream).ok().and_then(|peer| peer.pid);
     let pid = pid.and_then(|pid| rustix::process::Pid::from_raw(pid.get().try_into().ok()?));
@@ -386,11 +387,11 @@ fn listen_error(address: &Address, source: io::Error) -> ServeError {
     ServeError::Listen { address: address.to_string(), fix: fix.into(), source }
 }
 
-/// Sets up what an accepted socket wants: large buffers, and no waiting for more to send.
+/// Sets the options of an accepted socket: large buffers for a unix socket, no delay and keepalive for TCP.
 pub(crate) fn prepare(fd: OwnedFd, is_tcp: bool) -> OwnedFd {
-    /// As much as the system allows, up to this: a batch of replies goes in one piece.
+    /// Size that is requested, so that a batch of replies fits into one send. The system may grant less.
     const BUFFER: usize = 4 << 20;
-    // All of these are favours: a socket that refuses one works without.
+    // All of these are optional: a socket that refuses one works without it.
     if !is_tcp {
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, BUFFER);
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&fd, BUFFER);

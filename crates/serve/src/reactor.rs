@@ -1,10 +1,10 @@
-//! One thread with one ring: accepts, receives, starts requests, sends replies.
+//! One thread with one ring: accepts clients, receives, starts requests and sends replies.
 //!
-//! Each turn of the loop hands out what has ended (operations on sockets, I/O), lets the connections that this has
-//! touched go on, and makes one system call, which sends all that was prepared and waits for more.
+//! Each turn of the loop handles completions (of socket operations and of I/O), lets the connections that these have
+//! touched proceed, and makes one system call, which submits everything that was prepared and waits for more.
 //!
-//! Owns the connections and when they end. What a connection does with bytes is in [`conn`], what becomes of a request
-//! in [`requests`], and all that hands memory to the kernel in [`raw`].
+//! Owns the connections and decides when they end. The parser and the replies of a connection are in [`conn`], the life
+//! of a request is in [`requests`], and everything that hands memory to the kernel is in [`raw`].
 
 mod arrivals;
 mod batch;
@@ -42,52 +42,51 @@ use crate::limit::TICK;
 use crate::shared::{Notice, Order, Shared, words};
 use crate::shares::Shares;
 
-/// Receive buffers of a reactor, and bytes of each.
 const RECV_BUFFERS: u16 = 16;
 const RECV_BYTES: u32 = 128 << 10;
-/// How long memory is kept for the next request when nothing is under way.
+/// Time after the last request until unused memory is given back to the system.
 const KEEP: Duration = Duration::from_secs(1);
-/// How long nothing is accepted after a failure of it, such as no free descriptor.
+/// Retry delay after a failed accept, for example for want of a free descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
-/// Clients that may always be there without an export; of more than that, half of all places.
+/// Number of simultaneous handshakes that is always allowed. With many places the limit is half of them.
 const MIN_HANDSHAKES: usize = 16;
-/// How long a client has in any case to choose its export, when those who have not take all the places for them.
+/// Least time that a client gets to choose its export, even when handshakes take all the places that there are for
+/// them.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A reactor.
 pub(crate) struct Reactor {
-    /// Has the ring: dropped before the connections, whose memory it may still use (S1).
+    /// Declared before the connections, hence dropped first: its ring may still use their memory (S1).
     io: Io,
     conns: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
     live: usize,
-    /// Connections that may have something to do.
+    /// Stack of the connections that may have something to do.
     touched: Vec<usize>,
-    /// Connections that go on in the next turn, whatever happens.
+    /// Connections that proceed in the next turn without waiting for an event.
     later: Vec<usize>,
-    /// Whether each listener's next connection is waited for.
+    /// By listener: true while an accept is under way.
     accepting: Vec<bool>,
     accept_after: Option<Instant>,
     most: usize,
-    /// Who waits for a place, while all are taken.
+    /// Accepted clients that wait for a place while all are taken.
     door: Door,
-    /// Clients that others have accepted for this one, and that have not begun: there is no room for their handshakes.
+    /// Clients that other reactors accepted for this one and for whose handshakes there is no room yet.
     arriving: VecDeque<Arrival>,
-    /// When to look at the handshakes, if there are any.
+    /// Time of the next check for late handshakes.
     look_at: Option<Instant>,
-    /// When to look for clients that hold memory and do nothing.
+    /// Time of the next check for clients that hold memory and make no progress.
     stalls_at: Option<Instant>,
-    /// When to give unused memory back.
     trim_at: Option<Instant>,
-    /// Connections with a request that a limit holds back, and until when; each is here once, and goes with its
-    /// connection.
+    /// Connections whose request a limit holds back: the time at which the request may begin, and the number of the
+    /// connection. Each connection is here at most once, and is removed when it ends.
     held_back: Vec<(Instant, usize)>,
-    /// When to look whether those have hung up, if there are any.
+    /// Time of the next check whether the clients of `held_back` have hung up.
     hang_ups_at: Option<Instant>,
-    /// When the end waits no longer.
+    /// Deadline of the shutdown; `None` before the server ends.
     ends_at: Option<Instant>,
     events: Vec<SocketEvent>,
-    /// Exports whose last clients here are about to be gone, and who waits for that.
+    /// Exports that are being closed and still have clients here, each with the channel that reports the end of the
+    /// last one.
     closing: Vec<(u32, SyncSender<()>)>,
     number: usize,
     shared: Arc<Shared>,
@@ -134,12 +133,12 @@ impl Reactor {
         self.io.ring.handle()
     }
 
-    /// Where its ring keeps slow I/Os.
+    /// Returns the recorder of the ring's slow I/Os.
     pub(crate) fn recorder(&self) -> Option<Arc<FlightRecorder>> {
         self.io.ring.flight_recorder()
     }
 
-    /// What counts the I/O of its ring.
+    /// Returns the I/O counters of the ring.
     pub(crate) fn queue(&self) -> Option<Arc<IoGroup>> {
         self.io.ring.io_group()
     }
@@ -148,7 +147,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// When its kernel ring serves nothing any more: its clients are dropped.
+    /// Fails when the kernel ring is broken. The clients of this reactor are dropped.
     pub(crate) fn run(mut self) -> Result<(), ServeError> {
         while let Some((wanted, timeout)) = self.before_wait() {
             self.wait(wanted, timeout);
@@ -158,14 +157,15 @@ impl Reactor {
         Ok(())
     }
 
-    /// Does what can be done. For how many events to wait then, and how long; `None` at the end of the server.
+    /// Does all work that needs no waiting. Returns the number of events to wait for and the timeout, or `None` when
+    /// the server has ended.
     fn before_wait(&mut self) -> Option<(u32, Option<Duration>)> {
         self.go_on();
         self.answer_questions();
         self.let_go();
-        // After those that went: there may be room for others now.
+        // After `let_go`: connections that ended have made room.
         self.accept_more();
-        // An accept that is under way may still bring a client, whose socket would stay open.
+        // An accept that is under way may still return a client, and its socket would stay open.
         if self.ends_at.is_some() && self.live == 0 && !self.accepting.contains(&true) {
             return None;
         }
@@ -173,13 +173,14 @@ impl Reactor {
         Some((self.wanted(), timeout))
     }
 
-    /// Sends all that was prepared, and waits.
+    /// Submits everything that was prepared, and waits.
     fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.io.ring.wait_any(wanted, timeout);
+        // The kernel now has the replies of the open slice, which ends the slice.
         self.io.questions.sent(Moment::now);
     }
 
-    /// Answers questions for a slice of time, when it is time for one.
+    /// Answers BLOCK_STATUS requests for one slice of time, if a slice is due.
     fn answer_questions(&mut self) {
         if !self.io.questions.begin(Moment::now) {
             return;
@@ -196,23 +197,24 @@ impl Reactor {
         self.go_on();
     }
 
-    /// Takes what has come.
+    /// Handles the events that the wait has returned.
     fn after_wait(&mut self, timeout: Option<Duration>) {
         self.io.turn = self.io.turn.wrapping_add(1);
         self.touched.append(&mut self.later);
         self.socket_events();
         self.finished();
         self.obey();
+        // Every deadline is part of the timeout: without one nothing can be due, and the clock need not be read.
         if timeout.is_some() || self.shared.is_ending() {
             self.look_at_the_clock();
         }
     }
 
-    /// Does what it was told from outside.
+    /// Carries out the orders of other threads.
     fn obey(&mut self) {
         for order in self.shared.take_orders(self.number) {
             match order {
-                // Nobody is taken in any more.
+                // The server is ending: no client gets a place any more.
                 Order::Come(arrival) if self.ends_at.is_some() => self.shared.clients.left(arrival.id),
                 Order::Come(arrival) => self.arriving.push_back(arrival),
                 Order::Disconnect { client } => {
@@ -220,12 +222,12 @@ impl Reactor {
                     self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
                 }
                 Order::Limits => self.begin_all_held_back(),
-                // Who has waited too long is gone.
+                // Fails if the receiver gave up waiting.
                 Order::Ping { done } => _ = done.try_send(()),
                 Order::Ask(ask) => self.io.asked(ask),
                 Order::Turn { slot } => self.io.turn_came(slot),
                 Order::Status { conn, found } => {
-                    // A connection outlives its question.
+                    // The connection is still the same one: it cannot end while its question is open.
                     if let Some(Some(asked)) = self.conns.get_mut(conn) {
                         asked.status(found);
                         self.touched.push(conn);
@@ -243,7 +245,7 @@ impl Reactor {
         }
     }
 
-    /// Lets go of the files of exports that are closing and have no clients here any more.
+    /// Detaches the files of exports that are closing and have no clients here any more.
     fn let_go(&mut self) {
         let (conns, io) = (&self.conns, &mut self.io);
         self.closing.retain(|(export, done)| {
@@ -251,13 +253,13 @@ impl Reactor {
                 return true;
             }
             io.close(*export);
-            // Who has waited too long is gone.
+            // Fails if the receiver gave up waiting.
             let _ = done.try_send(());
             false
         });
     }
 
-    /// Hands out what was done on sockets.
+    /// Passes the completions of socket operations to their connections.
     fn socket_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         self.io.ring.take_socket_events(&mut events);
@@ -282,7 +284,7 @@ impl Reactor {
         self.events = events;
     }
 
-    /// Hands started requests to the devices, and finishes those that have ended, until none ends at once.
+    /// Submits started requests and handles those that have ended, until none is left that ends at once.
     fn finished(&mut self) {
         loop {
             let started = self.io.issue();
@@ -294,14 +296,14 @@ impl Reactor {
                 self.io.questions.others_have_work();
                 match self.conns.get_mut(number).and_then(Option::as_mut) {
                     Some(conn) => conn.answer(&mut self.io, answer),
-                    // A connection outlives its requests.
+                    // Cannot happen, as a connection outlives its requests. The memory is given back anyway.
                     None => answer.payload.into_iter().for_each(|payload| self.io.give_back(number, payload)),
                 }
                 self.touched.push(number);
             }
             let more = !ended.is_empty();
             ended.clear();
-            // Those whose clients have gone before their turn came.
+            // Requests of departed clients, which end instead of starting when their turn comes.
             ended.append(&mut self.io.ended);
             self.io.ended = ended;
             if !more && !started {
@@ -310,8 +312,8 @@ impl Reactor {
         }
     }
 
-    /// Lets connections go on to which something has happened: what they have read and not looked at, what they have
-    /// to send, what they may receive. Goes on until nothing more can start.
+    /// Lets the touched connections proceed: each parses the bytes that it has kept, sends, and receives. Repeats until
+    /// nothing more can start.
     fn go_on(&mut self) {
         loop {
             while let Some(number) = self.touched.pop() {
@@ -320,7 +322,7 @@ impl Reactor {
             if self.io.to_start() {
                 self.finished();
             }
-            // The last that is pushed is the first that goes on.
+            // `touched` is a stack: reversed, the first in line proceeds first.
             self.touched.extend(self.io.shares.take_hopeful().into_iter().rev());
             if self.touched.is_empty() && !self.held_back.is_empty() {
                 self.begin_held_back(Instant::now());
@@ -355,6 +357,7 @@ impl Reactor {
 
     fn remove(&mut self, number: usize) {
         if let Some(mut conn) = self.conns[number].take() {
+            // Before `leave`: a client that leaves the account must hold nothing.
             conn.give_back(&mut self.io);
             self.io.shares.leave(number);
             self.door.forget(number);
@@ -372,8 +375,8 @@ impl Reactor {
         }
     }
 
-    /// Waits for the next connection of each listener. While this reactor has all that it may, others take what comes;
-    /// when all have, whoever comes waits at the door.
+    /// Starts an accept on each listener. While all places of this reactor are taken, other reactors accept; while all
+    /// places of all reactors are taken, new clients are accepted and wait at the door.
     fn accept_more(&mut self) {
         let is_full = self.live >= self.most;
         self.watch_the_door(is_full);
@@ -401,9 +404,9 @@ impl Reactor {
         }
     }
 
-    /// Whether one more client may come that has not chosen its export. When these have all places that there are for
-    /// them, the one that has been there longest goes for the next, or nothing is accepted until it has had some time:
-    /// who opens connections and is silent keeps nobody out who speaks, and many who come at once wait a little.
+    /// Returns true if one more client may begin its handshake. When handshakes take all the places that there are for
+    /// them, drops the oldest, or stops accepting until the oldest has had `HANDSHAKE_PATIENCE`. Thus silent
+    /// connections keep no client out, and a burst of clients is only delayed.
     fn has_room_for_handshake(&mut self) -> bool {
         let untils = self
             .conns
@@ -432,7 +435,7 @@ impl Reactor {
     fn accepted(&mut self, listener: usize, res: i32) {
         self.accepting[listener] = false;
         if res < 0 {
-            // A client that gave up, or the end of the server.
+            // The client gave up, or the end of the server canceled the accept.
             if !matches!(-res, libc_errno::ECONNABORTED | libc_errno::ECANCELED | libc_errno::EINTR) {
                 (self.shared.notices)(&Notice::Server(&format!("cannot take a client: {}", words(-res))));
                 self.accept_after = Some(Instant::now() + ACCEPT_AGAIN);
@@ -450,7 +453,7 @@ impl Reactor {
         self.touched.extend(number);
     }
 
-    /// How long the wait may take.
+    /// Returns the timeout of the wait: the time until the first deadline.
     fn timeout(&mut self) -> Option<Duration> {
         if !self.later.is_empty() {
             return Some(Duration::ZERO);
@@ -470,22 +473,22 @@ impl Reactor {
         first.into_iter().chain(held_back).chain(question).min()
     }
 
-    /// For how many events to wait. The end of a send that ought to end in the call that starts it is waited for along
-    /// with the next event, which saves a call, unless something waits for that end. Where it takes longer, because
-    /// the client takes nothing any more, the ring looks at what else has come after some milliseconds.
+    /// Returns the number of events to wait for. A send that should end within the call that starts it is waited for
+    /// along with the next event, which saves a call, unless something depends on its end. If such a send takes longer
+    /// because its client stopped reading, the ring returns other events after some milliseconds.
     fn wanted(&mut self) -> u32 {
         let (conns, io) = (&self.conns, &self.io);
         let has_time = |&&number: &&usize| conns[number].as_ref().is_some_and(|conn| conn.has_time(io));
         let prompt = io.prompt_sends.iter().filter(has_time).count() as u32;
         self.io.prompt_sends.clear();
-        // Memory that a send gives back may be waited for by others.
+        // The memory that a send gives back may be what others wait for.
         if prompt == 0 || !self.later.is_empty() || self.io.shares.has_line() {
             return 1;
         }
         1 + prompt
     }
 
-    /// Does what is due.
+    /// Does everything whose time has come.
     fn look_at_the_clock(&mut self) {
         let now = Instant::now();
         if self.shared.is_ending() && self.ends_at.is_none() {
@@ -524,7 +527,7 @@ impl Reactor {
         }
     }
 
-    /// Drops the clients of which this is true; the earliest of what `next` says of the others.
+    /// Drops the clients for which `is` returns true. Returns the earliest time that `next` returns for the others.
     fn drop_where(
         &mut self,
         mut is: impl FnMut(&mut Conn) -> bool,
@@ -544,7 +547,7 @@ impl Reactor {
         earliest
     }
 
-    /// Drops the clients that hold memory which others need, and have done nothing with it.
+    /// Drops the clients that hold memory which others need, and have made no progress since the last check.
     fn look_for_stalls(&mut self) {
         for (number, conn) in self.conns.iter_mut().enumerate() {
             let Some(conn) = conn.as_mut().filter(|_| self.io.shares.holds_what_others_need(number)) else { continue };
@@ -557,12 +560,12 @@ impl Reactor {
 
     fn cancel_accepts(&mut self) {
         for (number, _) in self.accepting.iter().enumerate().filter(|(_, accepting)| **accepting) {
-            // With no room for it in the ring it is tried again at the next deadline.
+            // If the ring is full, the next deadline tries again.
             let _ = self.io.ring.sockets(|mut sockets| sockets.cancel(token(Kind::Accept, number)));
         }
     }
 
-    /// Takes no more clients and no more requests.
+    /// Begins the shutdown: no more clients and no more requests are accepted.
     fn begin_end(&mut self, now: Instant) {
         self.ends_at = Some(now + self.shared.options.drain);
         self.cancel_accepts();
@@ -576,7 +579,7 @@ impl Reactor {
     }
 }
 
-/// The numbers of errors that are looked at here.
+/// Errnos that are handled here.
 mod libc_errno {
     pub(super) const EINTR: i32 = 4;
     pub(super) const ECONNABORTED: i32 = 103;

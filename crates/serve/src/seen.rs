@@ -1,4 +1,4 @@
-//! The exports as one client sees them: the catalog of its handshake, without those that it may not open.
+//! The exports as one client sees them: the catalog of its handshake, without exports that it may not open.
 
 use std::cell::RefCell;
 
@@ -7,11 +7,10 @@ use sheave_nbd::{Catalog, ExportInfo};
 use crate::clients::Who;
 use crate::export::Exports;
 
-/// The exports as a client sees them.
 pub(crate) struct Seen<'a> {
     exports: &'a Exports,
     who: &'a Who,
-    /// The last that the client has asked for and may not open.
+    /// The last export that the client asked for and may not open.
     refused: RefCell<Option<String>>,
 }
 
@@ -20,7 +19,7 @@ impl<'a> Seen<'a> {
         Seen { exports, who, refused: RefCell::default() }
     }
 
-    /// The export that was asked for and is not for this client.
+    /// Returns the last export that the client asked for and may not open.
     pub(crate) fn into_refused(self) -> Option<String> {
         self.refused.into_inner()
     }

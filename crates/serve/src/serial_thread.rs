@@ -1,6 +1,6 @@
-//! Jobs that may block, one after the other on one thread, which is there while there are jobs.
+//! A thread for jobs that may block: it runs them one after the other, and lives only while there are jobs.
 //!
-//! A job that waits for a disk would keep all clients of a reactor waiting.
+//! On a reactor's thread, a job that waits for a disk would stall all clients of the reactor.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The jobs that wait, for the thread too, which owns nothing else.
+/// The queue of jobs. The thread has a clone of it and owns nothing else.
 #[derive(Clone, Default)]
 pub(crate) struct SerialThread {
     queue: Arc<Mutex<Queue>>,
@@ -19,16 +19,16 @@ pub(crate) struct SerialThread {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Job>,
-    /// The thread is there, and looks again before it ends.
+    /// True if the thread is alive and will look at the queue again before it ends.
     runs: bool,
 }
 
 impl SerialThread {
-    /// Runs a job behind those that wait. Starts the thread if there is none.
+    /// Queues a job. Starts the thread if there is none.
     ///
     /// # Errors
     ///
-    /// When no thread can be started; the job is dropped.
+    /// Fails if no thread can be started. The job is dropped.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut queue = self.lock();
         if !queue.runs {

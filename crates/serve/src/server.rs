@@ -20,19 +20,19 @@ use crate::listen::Listener;
 use crate::reactor::Reactor;
 use crate::shared::{Notice, Notices, Order, ServerOptions, Shared};
 
-/// How long taking out an export waits for what its clients have begun.
+/// Time that taking out an export waits for requests of its clients.
 const TAKE_WAIT: Duration = Duration::from_secs(30);
-/// How often it looks whether somebody still has the export.
+/// Interval between looks whether the export is still referenced.
 const TAKE_LOOK: Duration = Duration::from_millis(1);
-/// How long the start or end of a trace waits for reactors.
+/// Time that the start or the end of a trace waits for reactors.
 const TRACE_WAIT: Duration = Duration::from_secs(5);
 
-/// A running server. Dropping it ends it.
+/// A running server. Dropping it ends the server.
 pub struct Server {
     threads: Vec<(JoinHandle<Result<(), ServeError>>, RingHandle)>,
-    /// By reactor.
+    /// Recorders of slow I/Os, by reactor.
     recorders: Vec<Arc<FlightRecorder>>,
-    /// What counts the I/O of their rings, by reactor.
+    /// I/O counters of the rings, by reactor.
     queues: Vec<Arc<IoGroup>>,
     shared: Arc<Shared>,
 }
@@ -42,7 +42,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Why it cannot be; then nothing runs.
+    /// Fails if a ring or a thread cannot be made. Nothing runs then.
     pub fn start(
         exports: Exports,
         listeners: Vec<Listener>,
@@ -60,13 +60,14 @@ impl Server {
             let (tell, told) = mpsc::sync_channel(1);
             let run = move || match Reactor::new(number, shared, &io_wq) {
                 Ok(reactor) => {
-                    // Who started the thread waits for this.
+                    // The thread that called `start` waits for this, so sending cannot fail.
                     let _ = tell.send(Ok((reactor.handle(), reactor.recorder(), reactor.queue())));
                     let served = reactor.run();
                     if let Err(error) = &served {
                         let what = format!("the server ends, for a reactor cannot go on: {error}");
                         (notices.notices)(&Notice::Server(&what));
-                        // Nobody serves its clients: the process ends as if somebody had asked for it.
+                        // The clients of this reactor are not served any more, so the process ends as it does on a
+                        // SIGTERM from outside.
                         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
                     }
                     served
@@ -81,7 +82,8 @@ impl Server {
             let (handle, recorder, queue) = match told.recv().unwrap_or(Err(ServeError::Panicked)) {
                 Ok(begun) => begun,
                 Err(error) => {
-                    // The thread has the listeners until its end; a caller that ends at once would leave their paths.
+                    // The thread owns a reference to the listeners until its end. A caller that exits at once would
+                    // leave their paths behind.
                     let _ = thread.join();
                     return Err(error);
                 }
@@ -93,44 +95,44 @@ impl Server {
         Ok(server)
     }
 
-    /// The address of an export for clients.
+    /// Returns the URI of an export for clients; `None` without a listener.
     #[must_use]
     pub fn uri(&self, export: &str) -> Option<String> {
         self.shared.listeners.first().map(|listener| listener.uri(export))
     }
 
-    /// What is served, in order.
+    /// Returns the status of each export, in order.
     #[must_use]
     pub fn exports(&self) -> Vec<ExportStatus> {
         self.shared.exports.status()
     }
 
-    /// The device under each export, in order.
+    /// Returns the device under each export, in order.
     #[must_use]
     pub fn devices(&self) -> Vec<ExportDevice> {
         self.shared.exports.devices()
     }
 
-    /// What counts the I/O of each export, in order. Who reads it holds up no export.
+    /// Returns the I/O counters of each export, in order. Holding them does not keep an export from being taken out.
     #[must_use]
     pub fn io_groups(&self) -> Vec<(String, Arc<IoGroup>)> {
         self.shared.exports.io_groups()
     }
 
-    /// What counts the I/O of the ring of each reactor. Who reads it holds up no reactor.
+    /// Returns the I/O counters of each reactor's ring. Reading them does not hold up a reactor.
     #[must_use]
     pub fn queues(&self) -> &[Arc<IoGroup>] {
         &self.queues
     }
 
-    /// The addresses at which it is served.
+    /// Returns the sockets that the server listens on.
     #[must_use]
     pub fn listeners(&self) -> &[Listener] {
         &self.shared.listeners
     }
 
-    /// The slow I/Os that reactors keep, the oldest first, from the numbers on that an earlier reading gave as its next
-    /// ones, one for each reactor; those that are not given are 0.
+    /// Returns the slow I/Os that reactors have recorded, the oldest first. `from` has one number per reactor, from the
+    /// `SlowReading::next` of an earlier reading; missing ones are 0.
     #[must_use]
     pub fn slow_ios(&self, from: &[u64]) -> SlowReading {
         let mut reading = SlowReading::default();
@@ -146,24 +148,24 @@ impl Server {
         reading
     }
 
-    /// From which latency on I/O is slow, whatever is usual.
+    /// Returns the latency above which an I/O is recorded as slow, even if such latencies are usual.
     #[must_use]
     pub fn slow_limit(&self) -> Duration {
         self.recorders.first().map_or(Duration::MAX, |recorder| Duration::from_nanos(recorder.limit_ns()))
     }
 
-    /// Sets it, for all reactors; they go by it a second later at most.
+    /// Sets that latency for all reactors, which use it within a second.
     pub fn set_slow_limit(&self, limit: Duration) {
         self.recorders.iter().for_each(|recorder| recorder.set_limit(limit));
     }
 
-    /// Who is connected.
+    /// Returns the connected clients.
     #[must_use]
     pub fn clients(&self) -> Vec<Client> {
         self.shared.clients.list()
     }
 
-    /// Serves one more.
+    /// Adds an export.
     ///
     /// # Errors
     ///
@@ -176,14 +178,14 @@ impl Server {
         Ok(())
     }
 
-    /// Takes an export out: no client gets it any more, with `force` those that have it are dropped, and the server
-    /// has let go of its file when this returns. Its name and its place among the others are kept until
-    /// [`Server::put_export`] or [`Server::forget_export`].
+    /// Takes an export out: no client gets it any more, its clients are dropped with `force`, and its file is closed by
+    /// the server when this returns. Its name and its place among the others are kept until [`Server::put_export`] or
+    /// [`Server::forget_export`].
     ///
     /// # Errors
     ///
-    /// [`ServeError::NoExport`]; [`ServeError::ExportInUse`], and then nothing has changed;
-    /// [`ServeError::StillEnding`], and then it is out, and this can be called again.
+    /// [`ServeError::NoExport`]. [`ServeError::ExportInUse`]: nothing has changed. [`ServeError::StillEnding`]: the
+    /// export is out, and this can be called again.
     pub fn take_export(&self, name: &str, force: bool) -> Result<(), ServeError> {
         let (export, gone) = self.shared.exports.take(name, force)?;
         let (done, all) = mpsc::sync_channel(self.threads.len());
@@ -195,7 +197,7 @@ impl Server {
             let left = until.saturating_duration_since(Instant::now());
             all.recv_timeout(left).map_err(|_| ServeError::StillEnding { name: name.into() })?;
         }
-        // Somebody may look at it for a report, or list its contexts to a client that has not chosen it.
+        // A report may be using it, or a client that has not chosen it may be listing its contexts.
         while !gone.is_gone() {
             if Instant::now() >= until {
                 return Err(ServeError::StillEnding { name: name.into() });
@@ -210,18 +212,18 @@ impl Server {
         self.shared.exports.put(export);
     }
 
-    /// Forgets an export that was taken out.
+    /// Removes the name and the place of an export that was taken out.
     pub fn forget_export(&self, name: &str) {
         self.shared.exports.forget(name);
     }
 
-    /// Sets which export clients get that name none, from now on; those that have one keep it.
+    /// Sets the default export, for clients that name none, from now on. Clients that have an export keep it.
     pub fn set_default_export(&self, default: DefaultExport) {
         self.shared.exports.set_default(default);
     }
 
-    /// Sets who may open exports, from now on. Returns the clients that have one of these exports and could not open it
-    /// any more: they keep it.
+    /// Sets the rules of exports, from now on. Returns the clients that have one of these exports and could no longer
+    /// open it; they keep it.
     pub fn set_allowed(&self, allowed: &BTreeMap<&str, Allow>) -> Vec<Client> {
         self.shared.exports.set_allowed(allowed);
         let may = |client: &Client| {
@@ -231,8 +233,8 @@ impl Server {
         self.clients().into_iter().filter(|client| !may(client)).collect()
     }
 
-    /// Limits how fast an export may be, for all its clients together, from now on; `None` ends that. The limit stays
-    /// with the name of the export until that is forgotten.
+    /// Sets the rate limit of an export, for all its clients together, from now on; `None` removes it. The limit stays
+    /// with the name of the export until the name is forgotten.
     ///
     /// # Errors
     ///
@@ -244,7 +246,7 @@ impl Server {
         }
     }
 
-    /// Sets how fast several exports may be, from now on, and returns how many of them there are.
+    /// Sets the rate limits of several exports, from now on. Returns the number of names that were found.
     pub fn set_limits(&self, limits: &BTreeMap<&str, Option<Limit>>) -> usize {
         let found = self.shared.exports.set_limits(limits);
         for reactor in (0..self.threads.len()).filter(|_| found > 0) {
@@ -253,7 +255,7 @@ impl Server {
         found
     }
 
-    /// Whether each reactor answers within this time.
+    /// Returns true if each reactor answers within this time.
     #[must_use]
     pub fn is_alive(&self, within: Duration) -> bool {
         let (done, all) = mpsc::sync_channel(self.threads.len());
@@ -265,14 +267,14 @@ impl Server {
         self.threads.iter().all(answers)
     }
 
-    /// How many reactors there are: [`Server::trace`] takes a trace for each.
+    /// Returns the number of reactors: [`Server::trace`] takes a trace for each.
     #[must_use]
     pub fn reactors(&self) -> usize {
         self.threads.len()
     }
 
-    /// Has the reactors write the requests that end on devices to these traces, one each in order, and to none where
-    /// there are too few. They do when this returns; false: one that is busy does so later.
+    /// Lets reactors write the requests that end on devices to these traces, one per reactor in order; a reactor
+    /// without one writes none. Returns true if all reactors have switched; a busy one switches later.
     #[must_use]
     pub fn trace(&self, traces: Vec<TraceWriter>) -> bool {
         let mut traces = traces.into_iter();
@@ -285,7 +287,7 @@ impl Server {
         self.threads.iter().all(answers)
     }
 
-    /// Drops a client.
+    /// Disconnects a client.
     ///
     /// # Errors
     ///
@@ -296,8 +298,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it: takes no more clients and no more requests, finishes those under way, and waits for all of that. The
-    /// exports' files are used by nobody when this returns.
+    /// Ends the server: takes no more clients and no more requests, finishes those under way, and waits for all of
+    /// that. No file of an export is in use when this returns.
     ///
     /// # Errors
     ///
@@ -310,14 +312,14 @@ impl Server {
         self.shared.end();
         self.threads.iter().for_each(|(_, handle)| handle.wake());
         let ends: Vec<_> = self.threads.drain(..).map(|(thread, _)| thread.join()).collect();
-        // All of them have ended before one is told of.
+        // All threads are joined before the first error is returned.
         ends.into_iter().try_for_each(|end| end.unwrap_or(Err(ServeError::Panicked)))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Who wants to know calls `stop`.
+        // The result is available from `stop` only.
         let _ = self.end();
     }
 }

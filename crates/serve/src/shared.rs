@@ -1,4 +1,5 @@
-//! What the reactors of a server share: what is served, where, within which limits, and whether it ends.
+//! State that the reactors of a server share: exports, listeners, limits, orders to reactors, and the flag that ends
+//! them.
 
 use std::fmt;
 use std::io;
@@ -19,16 +20,16 @@ use crate::clients::{Arrival, Client, Clients};
 use crate::export::{Exports, NoStatus};
 use crate::listen::Listener;
 
-/// What an operator would act on, or looks for later. Its words are its `Display`.
+/// An event that an operator would act on, or look for later. `Display` gives its words.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// The server lacks something.
+    /// The server cannot do something.
     Server(&'a str),
     /// A client was dropped.
     Dropped {
         /// The client.
         client: &'a Client,
-        /// Why.
+        /// The reason.
         why: &'a str,
     },
     /// A client has asked for an export that it may not open.
@@ -52,31 +53,31 @@ impl fmt::Display for Notice<'_> {
     }
 }
 
-/// Who hears notices, from any thread.
+/// Receiver of notices. Called from any thread.
 pub type Notices = Box<dyn Fn(&Notice<'_>) + Send + Sync>;
 
 /// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Threads.
+    /// Number of reactor threads.
     pub reactors: usize,
-    /// Most clients at a time. Of further ones some are accepted and told nothing until there is a place; the others
-    /// wait in the queues of the listening sockets.
+    /// Most clients at a time. Some further clients are accepted, and get no greeting until there is a place; the
+    /// others wait in the backlogs of the listening sockets.
     pub max_clients: u32,
-    /// Bytes in flight of one client. A request may exceed it when it is the client's only one.
+    /// Most bytes in flight of one client. A request may exceed it when it is the client's only one.
     pub client_bytes: u64,
-    /// Bytes in flight of all clients.
+    /// Most bytes in flight of all clients.
     pub server_bytes: u64,
-    /// How long a client may take to choose its export.
+    /// Time that a client has to choose its export.
     pub handshake: Duration,
-    /// How long a client may hold memory without sending or taking any of what it holds it for while others wait for
-    /// some.
+    /// Time after which a client is dropped that holds memory for which others wait, and of whose writes and replies no
+    /// byte has moved.
     pub stall: Duration,
-    /// How long a client may have nothing to do while all places are taken and others wait for one.
+    /// Time after which an idle client gives way, while all places are taken and others wait for one.
     pub idle: Duration,
-    /// How long the end waits for requests under way.
+    /// Time that the end of the server waits for requests under way.
     pub drain: Duration,
-    /// I/O that takes longer is kept as slow, whatever is usual.
+    /// Latency above which an I/O is recorded as slow, even if such latencies are usual.
     pub slow_limit: Duration,
 }
 
@@ -96,39 +97,39 @@ impl Default for ServerOptions {
     }
 }
 
-/// What a reactor is given to do from outside.
+/// An order to a reactor from another thread.
 pub(crate) enum Order {
-    /// Drop the clients of the export with this number, let go of its file, and tell when that is so.
+    /// Drop the clients of this export, detach its file, and report that on `done`.
     Close { export: u32, done: SyncSender<()> },
     /// Serve this client, which another reactor has accepted.
     Come(Arrival),
     /// Drop this client.
     Disconnect { client: u64 },
-    /// An export has another limit: requests that were held back begin now.
+    /// The limit of an export has changed: held-back requests begin now.
     Limits,
-    /// Write what ends to this trace from now on, or to none, and tell when that is so.
+    /// Write requests that end from now on to this trace, or to none, and report that on `done`.
     Trace { to: Option<TraceWriter>, done: SyncSender<()> },
-    /// Answer.
+    /// Report on `done` that the reactor is alive.
     Ping { done: SyncSender<()> },
-    /// Say when no changes without an entry are under way of blocks that are to be rewritten.
+    /// Answer when no changes without an entry are under way on blocks that are to be rewritten.
     Ask(Ask),
-    /// Start a request that waited for others.
+    /// Start a request whose turn has come.
     Turn { slot: u32 },
-    /// Tell a client the status of the range that it asked for.
+    /// Send a client the status of the range that it asked for.
     Status { conn: usize, found: Result<Vec<Extent>, NoStatus> },
 }
 
-/// Orders for one reactor. A thread that has something to tell a client holds these alone, and none of the exports.
+/// Orders for one reactor. A thread that has an answer for a client holds only these, and none of the exports.
 #[derive(Default)]
 pub(crate) struct Orders {
     some: AtomicBool,
     list: Mutex<Vec<Order>>,
-    /// Wakes the reactor.
+    /// Handle to wake the reactor.
     handle: OnceLock<RingHandle>,
 }
 
 impl Orders {
-    /// Gives the reactor something to do, and wakes it.
+    /// Adds an order, and wakes the reactor.
     pub(crate) fn put(&self, order: Order) {
         self.list.lock().expect("invariant: nothing panics under this lock").push(order);
         // Release: pairs with the swap in `Shared::take_orders`.
@@ -137,7 +138,7 @@ impl Orders {
     }
 }
 
-/// What all reactors share.
+/// The state that all reactors share.
 pub(crate) struct Shared {
     pub(crate) exports: Exports,
     pub(crate) listeners: Vec<Listener>,
@@ -155,35 +156,35 @@ impl Shared {
         Shared { exports, listeners, options, notices, clients, stop, orders }
     }
 
-    /// Tells the reactors to end; they must be woken.
+    /// Sets the flag that ends the reactors. The caller has to wake them.
     pub(crate) fn end(&self) {
         // Release: pairs with the load in `Shared::is_ending`.
         self.stop.store(true, Ordering::Release);
     }
 
-    /// A reactor is there, and is woken by this.
+    /// Registers the handle that wakes a reactor.
     pub(crate) fn is_there(&self, reactor: usize, handle: RingHandle) {
         let first = self.orders[reactor].handle.set(handle);
         debug_assert!(first.is_ok(), "a reactor is made once");
     }
 
-    /// Gives a reactor something to do, and wakes it.
+    /// Gives a reactor an order, and wakes it.
     pub(crate) fn order(&self, reactor: usize, order: Order) {
         if let Some(orders) = self.orders.get(reactor) {
             orders.put(order);
         }
     }
 
-    /// Returns the orders of a reactor, for a thread that outlives the server by a moment.
+    /// Returns the orders of a reactor, for a thread that may outlive the server by a moment.
     pub(crate) fn orders_of(&self, reactor: usize) -> Arc<Orders> {
         Arc::clone(&self.orders[reactor])
     }
 
-    /// What a reactor was given to do since it asked last.
+    /// Takes the orders of a reactor since the last call.
     pub(crate) fn take_orders(&self, reactor: usize) -> Vec<Order> {
         let orders = &self.orders[reactor];
-        // Acquire: pairs with the store in `Orders::put`; the list is read under its lock anyway. The load alone
-        // keeps the turns of a busy reactor from writing to the line.
+        // Acquire: pairs with the store in `Orders::put`; the list is read under its lock anyway. The load before the
+        // swap keeps the turns of a busy reactor from writing to the cache line.
         if !orders.some.load(Ordering::Acquire) || !orders.some.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
@@ -191,12 +192,12 @@ impl Shared {
     }
 
     pub(crate) fn is_ending(&self) -> bool {
-        // Acquire: pairs with the store in `Shared::end`; whoever sees it sees what came before.
+        // Acquire: pairs with the store in `Shared::end`; a thread that sees the flag sees what came before it.
         self.stop.load(Ordering::Acquire)
     }
 }
 
-/// An error of the system in words, for a notice.
+/// Returns the system error with this number, whose text goes into a notice.
 pub(crate) fn words(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }

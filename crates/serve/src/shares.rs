@@ -1,62 +1,63 @@
-//! Fair shares of a bounded memory: who may hold how much of it.
+//! Fair shares of a bounded memory: the limit of what each client may hold.
 //!
-//! Owns the account of bytes that are held, and the line of those who wait for some. Does not own the memory itself
-//! (`payload`), nor what it is for: a client is a number, and stands for any session that is served (NBD today). Each
-//! reactor has one account, of its part of the server's memory.
+//! Owns the account of held bytes, and the line of clients that wait for some. Does not own the memory itself
+//! (`payload`), nor its use: a client is a number, and stands for any session that is served (NBD today). Each reactor
+//! has one account, of its part of the server's memory.
 //!
 //! The memory has three parts. An eighth is divided evenly among all places for clients, so that each has a part of its
-//! own. Room for one request of the largest size is for whoever is first in line. The rest is shared: each of the
-//! clients that hold more than their own parts may hold as much as is left over then, divided by their number, and all
-//! clients of one peer, or of one export, three times as much as is left over. So, however many hold however much,
-//! something is left for the next one, and what somebody leaves unused is for those who want it.
+//! own. Room for one request of the largest size goes to the first in line. The rest is shared by the clients that hold
+//! more than their own parts: each of them may hold as much as would then be left over, divided by the number of such
+//! clients; all clients of one peer, or of one export, may together hold three times as much as would be left over.
+//! Thus, however many clients hold however much, something is left for the next one, and memory that one leaves unused
+//! is available to others.
 //!
 //! Invariants:
-//! - F1. All that is held is never more than the memory has, except for one request that is larger than all of it and
-//!   is granted when nothing is held.
-//! - F2. A client that holds no more than its own part with what it asks for gets it, whatever others hold. Where the
-//!   memory has less than [`MIN_OWN`] for each place, that holds as long as F1 does.
-//! - F3. When `n` clients hold more than their own parts then, a client gets of the shared part what leaves `n` times
-//!   as much of it over as the client holds. So `n` that take what they can leave one part of `n + 1` over, whoever was
-//!   first. While there are clients of several peers, those of one peer hold at most three times what is left over; the
-//!   same for exports.
+//! - F1. The bytes held never exceed the memory, except for one request that is larger than all of it and is granted
+//!   when nothing is held.
+//! - F2. A request that keeps a client within its own part is granted, whatever others hold. If the memory has less
+//!   than [`MIN_OWN`] for each place, this holds as long as F1 does.
+//! - F3. Let `n` be the number of clients that hold more than their own parts after a request is granted. Beyond its
+//!   own part, a client gets memory only if `n` times what it then holds is left over in the shared part. Thus `n`
+//!   clients that take all they can leave one part of `n + 1` over, whoever was first. While there are clients of
+//!   several peers, those of one peer hold at most three times what is left over; the same for exports.
 //! - F4. The first in line that F3 refuses gets the room of the largest request, for one request, until that is given
-//!   back. A request that has this room finds there all that it still needs: a write that grows is never stuck because
+//!   back. A request that has this room finds all that it still needs there: a growing write never gets stuck because
 //!   others grow too.
-//! - F5. Who was refused is in line until it gets what it asks for or leaves, in the order in which it was refused.
-//! - F6. The sums of a peer and of an export are the sums of what their clients hold.
+//! - F5. A refused client stays in line, in the order of refusal, until it gets what it asked for or leaves.
+//! - F6. The sum of a peer, or of an export, is the sum of what its clients hold.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The memory divided by this is the clients' own parts, all together.
+/// Divisor: this fraction of the memory is the clients' own parts together.
 const OWN: u64 = 8;
-/// Least that is a client's own: the smallest request.
+/// Least size of a client's own part: the smallest request.
 const MIN_OWN: u64 = 8 << 10;
-/// Most that is a client's own.
+/// Largest size of a client's own part.
 const MAX_OWN: u64 = 64 << 10;
-/// The clients of one peer or export hold at most so many times what is left over for others.
+/// The clients of one peer, or of one export, hold at most this many times what is left over for others.
 const PARTY: u64 = 3;
 
-/// The other end of a connection, as far as clients of one peer are to share.
+/// The other end of a connection, for sharing among the clients of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
-    /// An address; of IPv6 its network, as one host has all addresses of one.
+    /// An IP address. For IPv6 the /64 network, because one host may use all of its addresses.
     Address(IpAddr),
-    /// A user of this machine.
+    /// A user of this machine, by a unix socket.
     User(u32),
-    /// The kernel does not tell.
+    /// Not known to the kernel.
     Unknown,
 }
 
 impl Peer {
-    /// The peer with this address.
+    /// Returns the peer with this address.
     pub(crate) fn at(address: IpAddr) -> Peer {
         let IpAddr::V6(six) = address.to_canonical() else { return Peer::Address(address.to_canonical()) };
         Peer::Address(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into())
     }
 }
 
-/// Clients that share: those of a peer, or of an export.
+/// A group of clients that share: those of one peer, or of one export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Party {
     Peer(Peer),
@@ -64,7 +65,7 @@ enum Party {
 }
 
 impl Party {
-    /// The number of its kind.
+    /// Index of the kind of party in `Client::sums` and `Shares::parties`.
     fn kind(self) -> usize {
         match self {
             Party::Peer(_) => 0,
@@ -73,7 +74,7 @@ impl Party {
     }
 }
 
-/// What a party holds. Without clients it is none, and its place is for another.
+/// Sum of a party's memory. Without clients the entry is unused, and the next new party takes it.
 #[derive(Debug)]
 struct Sum {
     party: Party,
@@ -84,57 +85,57 @@ struct Sum {
 #[derive(Clone, Copy, Debug)]
 struct Client {
     held: u64,
-    /// The places of its parties among the sums.
+    /// Indices of its parties in `Shares::sums`.
     sums: [usize; 2],
 }
 
-/// A wish for memory.
+/// A request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
-    /// Bytes now.
+    /// Bytes wanted now.
     pub(crate) now: u64,
-    /// Bytes until the request has all that it needs, those of `now` among them.
+    /// Bytes until the request has all that it needs, including `now`.
     pub(crate) until_whole: u64,
-    /// The request has the room of the largest one.
+    /// True if the request has the room of the largest one already.
     pub(crate) has_room: bool,
 }
 
-/// Which memory was granted.
+/// The part of the memory that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
-    /// The client's own, or of the shared part.
+    /// The client's own part, or the shared part.
     Share,
-    /// Of the room for one request of the largest size.
+    /// The room for one request of the largest size.
     Room,
 }
 
-/// The account.
+/// The account of one reactor's memory.
 #[derive(Debug)]
 pub(crate) struct Shares {
     most: u64,
-    /// Bytes that each client may hold in any case.
+    /// Size of a client's own part.
     own: u64,
-    /// Bytes of the room for one request of the largest size.
+    /// Size of the room for one request of the largest size.
     room: u64,
-    /// Bytes of the shared part.
+    /// Size of the shared part.
     shared: u64,
     held: u64,
-    /// Clients that hold more than their own part.
+    /// Number of clients that hold more than their own part.
     large: u64,
-    /// Bytes of the room that are held, when a request has it.
+    /// Bytes of the room that are held; `None` while no request has it.
     in_room: Option<u64>,
     clients: Vec<Option<Client>>,
     sums: Vec<Sum>,
-    /// Parties of each kind that have clients.
+    /// Number of parties of each kind that have clients.
     parties: [usize; 2],
-    /// Who was refused, and what (F5).
+    /// Refused clients and their wishes, in order (F5).
     line: VecDeque<(usize, Wish)>,
-    /// Somebody in line might be granted what was refused before.
+    /// True if something has changed since the last refusal: a client in line might be granted its wish now.
     freed: bool,
 }
 
 impl Shares {
-    /// An account of `most` bytes for so many clients, whose requests need at most `largest`.
+    /// Makes an account of `most` bytes for `places` clients, whose requests need at most `largest` bytes.
     pub(crate) fn new(most: u64, places: usize, largest: u64) -> Shares {
         let own = (most / OWN / (places as u64).max(1)).clamp(MIN_OWN, MAX_OWN);
         let room = largest.min(most / 2);
@@ -144,7 +145,7 @@ impl Shares {
         Shares { most, own, room, shared, held, large, in_room, clients, sums, parties, line, freed }
     }
 
-    /// A client has come.
+    /// Adds a client.
     pub(crate) fn enter(&mut self, client: usize, peer: Peer, export: u32) {
         if self.clients.len() <= client {
             self.clients.resize_with(client + 1, || None);
@@ -154,7 +155,7 @@ impl Shares {
         self.clients[client] = Some(Client { held: 0, sums });
     }
 
-    /// The place of a party's sum, for one client more.
+    /// Adds one client to a party. Returns the index of its sum.
     fn sum_of(&mut self, party: Party) -> usize {
         let known = self.sums.iter().position(|sum| sum.clients > 0 && sum.party == party);
         let at = known.or_else(|| self.sums.iter().position(|sum| sum.clients == 0)).unwrap_or(self.sums.len());
@@ -169,7 +170,7 @@ impl Shares {
         at
     }
 
-    /// A client that holds nothing any more has gone.
+    /// Removes a client, which must hold nothing.
     pub(crate) fn leave(&mut self, client: usize) {
         let Some(Client { held, sums }) = self.clients.get_mut(client).and_then(Option::take) else { return };
         debug_assert_eq!(held, 0, "F6: what a client holds is given back before it leaves");
@@ -182,30 +183,29 @@ impl Shares {
         self.freed = true;
     }
 
-    /// Bytes that a client holds.
     pub(crate) fn held(&self, client: usize) -> u64 {
         self.clients.get(client).and_then(Option::as_ref).map_or(0, |client| client.held)
     }
 
-    /// Whether a client holds memory that others may need: more than its own part.
+    /// Returns true if a client holds more than its own part: memory that others may need.
     pub(crate) fn holds_what_others_need(&self, client: usize) -> bool {
         self.held(client) > self.own
     }
 
-    /// Bytes that every client may hold, whatever others do (F2).
+    /// Returns the size of a client's own part (F2).
     pub(crate) fn own(&self) -> u64 {
         self.own
     }
 
-    /// Grants a client what it asks for, or puts it in line.
+    /// Grants a wish, or puts the client in line with it.
     pub(crate) fn ask(&mut self, client: usize, wish: Wish) -> Option<Granted> {
         let granted = self.judge(client, wish);
-        // With nobody in line, which is the rule, there is nothing to look for.
+        // Usually the line is empty, and the search ends at once.
         let place = self.line.iter().position(|(other, _)| *other == client);
         match (granted, place) {
             (Some(_), Some(at)) => {
                 self.line.remove(at);
-                // Another is first in line now.
+                // The next client is first in line now.
                 self.freed |= at == 0;
             }
             (None, None) => self.line.push_back((client, wish)),
@@ -229,6 +229,7 @@ impl Shares {
         }
         // F1: the room of the largest request is not touched by others.
         let (held, outside) = (of.held + now, self.held - in_room + now);
+        // F1: with nothing held, a request of any size is granted. F2: so is one within the client's own part.
         if self.held == 0 || (held <= self.own && outside <= self.most - self.room) {
             return Some(Granted::Share);
         }
@@ -242,13 +243,14 @@ impl Shares {
         (is_first && self.in_room.is_none() && fits).then_some(Granted::Room)
     }
 
-    /// Whether a party may hold so much more when so much is left over then (F3).
+    /// Returns true if a party may hold `now` bytes more, after which `left` bytes of the shared part are left over
+    /// (F3).
     fn leaves(&self, at: usize, now: u64, left: u64) -> bool {
         let sum = &self.sums[at];
         self.parties[sum.party.kind()] < 2 || sum.held + now <= PARTY * left
     }
 
-    /// A client gives back what a request held, some of which may have been of the room for the largest one.
+    /// Takes back what a request held. `of_room` is true if some of it was of the room for the largest request.
     pub(crate) fn give(&mut self, client: usize, bytes: u64, of_room: bool) {
         if of_room {
             self.in_room = None;
@@ -257,7 +259,7 @@ impl Shares {
         self.count(client, |held| *held -= bytes);
     }
 
-    /// Changes what a client holds, and all sums that it is in (F6).
+    /// Changes what a client holds, and all sums that include it (F6).
     fn count(&mut self, client: usize, change: impl Fn(&mut u64)) {
         change(&mut self.held);
         if let Some(Some(client)) = self.clients.get_mut(client) {
@@ -268,20 +270,20 @@ impl Shares {
         }
     }
 
-    /// Returns whether a client's share has room for so many bytes more now.
+    /// Returns true if a client's share has room for `now` more bytes.
     #[cfg(test)]
     pub(crate) fn has_share_for(&self, client: usize, now: u64) -> bool {
         let wish = Wish { now, until_whole: self.most, has_room: false };
         self.judge(client, wish) == Some(Granted::Share)
     }
 
-    /// Whether somebody is in line.
+    /// Returns true if a client is in line.
     pub(crate) fn has_line(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// Those in line that would be granted what they were refused, in order, when something has changed since they
-    /// asked: they ask again.
+    /// Returns the clients in line whose wishes would be granted now, in order, if something has changed since they
+    /// were refused. Each then asks again.
     pub(crate) fn take_hopeful(&mut self) -> Vec<usize> {
         if !std::mem::take(&mut self.freed) {
             return Vec::new();

@@ -1,13 +1,14 @@
-//! What a listening socket needs for TLS: the server's certificate and key, and which clients are let in.
+//! TLS of a listening socket: the server's certificate and key, and the clients that are let in.
 //!
-//! Owns the configuration, made from PEM files before anything listens. What a connection does with TLS is in
+//! Owns the configuration, made from PEM files before anything listens. The TLS session of a connection is in
 //! `reactor/tls_stream.rs`.
 //!
 //! Invariants:
-//! - T1. A client is let in when its certificate was issued by the given authority and, where names are given, one of
-//!   its subject's common names is among them. The chain is checked first: names are read from nothing else.
-//! - T2. A file that is longer than [`tls::MAX_FILE`], or is not what it should be, is an error before anything
-//!   listens.
+//! - T1. A client is let in if its certificate was issued by the given authority and, if names are given, one of the
+//!   subject's common names is among them. The chain is verified first: names are read only from a verified
+//!   certificate.
+//! - T2. A file that is longer than [`tls::MAX_FILE`], or does not have the expected content, is an error before
+//!   anything listens.
 
 mod subject;
 
@@ -30,40 +31,40 @@ use crate::error::ServeError;
 
 pub(crate) use self::subject::common_names;
 
-/// Where what TLS needs lies, as PEM files.
+/// Paths of the PEM files that TLS needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, and those that lead from it to the authority that clients know.
+    /// The server's certificate, and the chain from it to an authority that clients accept.
     pub certificate: PathBuf,
     /// The key of the server's certificate.
     pub key: PathBuf,
-    /// The authorities whose certificates clients must have; without it nobody is asked for one.
+    /// The authorities of clients' certificates. Without them clients are asked for none.
     pub client_ca: Option<PathBuf>,
-    /// The common names of the clients that are let in; all that the authorities have issued, if there is none.
+    /// Common names of the clients that are let in. If empty, all that the authorities have issued certificates for.
     pub allow: Vec<String>,
 }
 
-/// From when until when a certificate is valid.
+/// Period in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Seconds since 1970.
+    /// Begin, in seconds since 1970.
     pub from: i64,
-    /// Seconds since 1970.
+    /// End, in seconds since 1970.
     pub until: i64,
 }
 
-/// From when until when the first certificate in a PEM file is valid; `None` where that cannot be read.
+/// Returns the period in which the first certificate of a PEM file is valid; `None` if its dates cannot be read.
 ///
 /// # Errors
 ///
-/// The file cannot be used, and why.
+/// Fails if the file cannot be read or has no certificate.
 pub fn validity(certificate: &Path) -> Result<Option<Validity>, ServeError> {
     let chain = certificates(certificate, CERTIFICATE)?;
     let found = chain.first().and_then(|first| subject::validity(first));
     Ok(found.map(|(from, until)| Validity { from, until }))
 }
 
-/// How to mend a file of certificates that cannot be used.
+/// Fix for a certificate file that cannot be used.
 const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
 
 /// TLS of a listening socket.
@@ -75,17 +76,17 @@ pub struct Tls {
     pub(crate) asks_for_certificates: bool,
 }
 
-/// When the first of the certificates in a file expires.
+/// Date on which the first of the certificates in a file expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
     /// The PEM file.
     pub path: PathBuf,
-    /// When.
+    /// Date of expiry.
     pub at: SystemTime,
 }
 
 impl Expiry {
-    /// Of these certificates, which are in that file; `None` when their dates cannot be read.
+    /// Returns the first expiry among the certificates of a file; `None` if no dates can be read.
     fn of(path: &Path, certificates: &[CertificateDer<'_>]) -> Option<Expiry> {
         let first =
             certificates.iter().filter_map(|certificate| subject::validity(certificate)).map(|(_, until)| until).min();
@@ -97,11 +98,11 @@ impl Expiry {
 }
 
 impl Tls {
-    /// TLS with these files; with `required` clients get nothing without.
+    /// Loads TLS from these files. With `required`, clients must use it.
     ///
     /// # Errors
     ///
-    /// Which file cannot be used, and why.
+    /// Fails if a file cannot be used, and names it.
     pub fn load(files: &TlsFiles, required: bool) -> Result<Tls, ServeError> {
         let provider = Arc::new(tls::provider());
         let builder = ServerConfig::builder_with_provider(provider.clone());
@@ -119,9 +120,10 @@ impl Tls {
         let config = builder.with_single_cert(chain, key);
         let mut config =
             config.map_err(|error| wrong(&files.key, &format!("certificate or key: {error}"), tls::KEY_FIX))?;
-        // The cipher that costs this thread least comes first, whatever the client likes best.
+        // The server's order puts the cipher that costs this thread least first.
         config.ignore_client_order = true;
-        // A client comes seldom and stays long: it does without resuming, and each shows its certificate.
+        // Clients connect seldom and stay long, so sessions need not be resumed; without resuming, each connection
+        // shows its certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let asks_for_certificates = files.client_ca.is_some();
@@ -129,7 +131,8 @@ impl Tls {
     }
 }
 
-/// Checks clients' certificates by the authorities in this file, and their names.
+/// Makes a verifier that accepts clients' certificates which the authorities in this file have issued and, if names are
+/// given, which have one of these.
 fn authority(
     path: &Path,
     allow: &[String],
@@ -160,19 +163,19 @@ fn certificates(path: &Path, fix: &'static str) -> Result<Vec<CertificateDer<'st
     tls::certificates(path).map_err(|why| unread(path, why, fix))
 }
 
-/// Lets clients in by the common names of their certificates (T1).
+/// A verifier that also checks the common names of certificates (T1).
 #[derive(Debug)]
 struct ByName {
     chain: Arc<dyn ClientCertVerifier>,
     allow: Vec<String>,
 }
 
-/// A client whose certificate is right, and whose name is not among those that are let in.
+/// Error of a client whose certificate is valid and whose name is not allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("its certificate is of {0}, which is not among the names that are allowed")]
 struct NotAllowed(String);
 
-/// Why TLS ended, in words for an operator.
+/// Returns the reason for the end of TLS, in words for an operator.
 pub(crate) fn words(error: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, Error};
     match error {

@@ -1,4 +1,4 @@
-//! Clients that mean harm, or only have much to do: what they cost has a bound, and the others are served.
+//! Hostile clients, and busy ones: their cost is bounded, and other clients are served.
 
 mod rig;
 
@@ -25,7 +25,8 @@ fn one_reactor() -> ServerOptions {
     ServerOptions { reactors: 1, ..ServerOptions::default() }
 }
 
-/// A number of this process as the kernel tells it. Of memory only where no sanitizer keeps more of its own.
+/// Returns a field of /proc/self/status. Fields of memory mean nothing under a sanitizer, which keeps memory of its
+/// own.
 fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let line = text.lines().find(|line| line.starts_with(field)).expect("a field");
@@ -34,7 +35,7 @@ fn status(field: &str) -> u64 {
 
 #[test]
 fn a_write_as_long_as_they_may_be_is_taken() {
-    // With the room for its header it counts for 64 MiB, which is all that one client may have.
+    // With its headroom it counts for 64 MiB, which is all that one client may have.
     let Some(rig) = rig(options()) else { return };
     let mut client = rig.client();
     let bytes: Vec<u8> = (0..32 << 20).map(|at: u32| (at / 4093) as u8).collect();
@@ -85,7 +86,7 @@ fn who_holds_memory_and_sends_trifles_is_dropped_all_the_same() {
     let limits = ServerOptions { client_bytes: 16 << 20, server_bytes: 24 << 20, stall, ..one_reactor() };
     let Some(rig) = rig(limits) else { return };
     let mut lazy: Vec<UnixStream> = (0..2).map(|_| rig.client()).collect();
-    // With room for a header these count for 12 MiB: the two have all memory, and each may still ask for more.
+    // With their headroom these count for 12 MiB per client: the two have all memory, and each may still ask for more.
     let reads: Vec<u8> = (0..3).flat_map(|cookie| request(0, cookie, cookie << 22, (4 << 20) - 512)).collect();
     lazy.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
     let ended = AtomicUsize::new(0);
@@ -94,7 +95,7 @@ fn who_holds_memory_and_sends_trifles_is_dropped_all_the_same() {
         scope.spawn(move || {
             while ended.load(Ordering::Relaxed) == 0 {
                 for stream in lazy.iter_mut() {
-                    // A dropped one is what this test is for.
+                    // Fails for a client that was dropped, which is what this test expects.
                     let _ = stream.write_all(&request(5, 9, 0, 512));
                 }
                 std::thread::sleep(Duration::from_millis(10));
@@ -119,7 +120,7 @@ fn a_large_request_is_answered_beside_small_ones_that_want_all_memory() {
             let mut greedy = rig.client();
             let ended = &ended;
             scope.spawn(move || {
-                // With room for a header these count for 8 KiB each, so each client wants all that there is.
+                // With their headroom these count for 8 KiB each, so each client wants all memory.
                 let ask = request(0, 1, 0, 4096);
                 greedy.write_all(&ask.repeat(512)).expect("sent");
                 let mut back = vec![0; 16 + 4096];
@@ -144,7 +145,7 @@ fn a_large_request_is_answered_beside_small_ones_that_want_all_memory() {
     rig.server.stop().expect("it ends");
 }
 
-/// A backend whose extents take long to find.
+/// A backend that takes long to find its extents.
 #[derive(Debug)]
 struct Scattered {
     file: Arc<dyn File>,
@@ -181,7 +182,7 @@ fn who_asks_for_extents_leaves_others_their_turn() {
     curious.write_all(&asked).expect("sent");
     let before = looked_before_ten_reads(&mut other, &looked);
     assert!(before < ASKED / 2, "{before} were looked at before ten reads of another");
-    // And all are answered.
+    // All questions are answered.
     let mut replies = vec![0; ASKED * (20 + 12)];
     curious.read_exact(&mut replies).expect("all");
     rig.server.stop().expect("it ends");
@@ -194,7 +195,7 @@ fn the_end_answers_what_came_before_half_a_write() {
     let reads: Vec<u8> = (0..4).flat_map(|cookie| request(0, cookie, cookie << 12, 4096)).collect();
     let half = [request(1, 8, 0, 1 << 20), vec![1; 1 << 19]].concat();
     client.write_all(&[reads, request(5, 7, 0, 512), half].concat()).expect("sent");
-    // Answered at once: what came before it was taken.
+    // This reply proves that the server has read everything before the write.
     assert_eq!(reply(&mut client), (0, 7));
     let server = rig.server;
     let end = std::thread::spawn(move || server.stop());
@@ -250,9 +251,9 @@ fn clients_that_do_nothing_wake_nobody_and_have_no_buffers() {
         }
         clients
     };
-    // What a server has once, each of its reactors.
+    // Warms up the memory that a server has once, in each of its reactors.
     (0..4).for_each(|_| drop(work(30)));
-    // Memory for the next request is kept for a second.
+    // Longer than the second for which memory is kept for the next request.
     std::thread::sleep(Duration::from_millis(2500));
     let before = status("VmRSS:");
     let _clients = work(CLIENTS);
@@ -273,7 +274,7 @@ fn who_connects_and_is_silent_takes_half_of_the_places_and_keeps_nobody_out() {
     let mut working: Vec<UnixStream> = (0..8).map(|_| rig.client()).collect();
     let from = Instant::now();
     let mut silent: Vec<UnixStream> = (0..60).map(|_| rig.connect()).collect();
-    // Behind all of them, and long before any of them has had the ten seconds of its handshake.
+    // This client is behind all of them in line, and is served long before their ten seconds of handshake are over.
     rig.serves();
     assert!(from.elapsed() < Duration::from_secs(8), "{:?}", from.elapsed());
     assert!(rig.heard("others wait for its place"));
@@ -287,7 +288,7 @@ fn who_connects_and_is_silent_takes_half_of_the_places_and_keeps_nobody_out() {
     rig.server.stop().expect("it ends");
 }
 
-/// A backend whose answers wait until they are let go.
+/// A backend whose answers wait for permission.
 #[derive(Debug)]
 struct Stuck {
     file: Arc<dyn File>,
@@ -309,7 +310,7 @@ impl Backend for Stuck {
     }
 }
 
-/// What the watchdog of systemd is told by.
+/// The check on which the watchdog of systemd relies.
 #[test]
 fn a_reactor_that_is_stuck_does_not_say_that_it_lives() {
     let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
@@ -334,7 +335,7 @@ fn a_reactor_that_is_stuck_does_not_say_that_it_lives() {
     rig.server.stop().expect("it ends");
 }
 
-/// How often the reactors' threads have run.
+/// Returns the number of context switches of the reactors' threads.
 fn switches() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs");
     let reactor = |path: &std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! Clients that leave early, lie, or do nothing: they are dropped, and the others are served.
+//! Clients that leave early, lie, or do nothing: they are dropped, and other clients are served.
 
 mod rig;
 
@@ -15,7 +15,7 @@ use rig::{Rig, SIZE, is_closed, option, options, reply, request, rig};
 
 #[test]
 fn who_names_an_export_and_leaves_without_reading_harms_nobody() {
-    // QEMU's servers crash of it.
+    // QEMU's servers crash in this case.
     let Some(rig) = rig(options()) else { return };
     for _ in 0..50 {
         let mut stream = rig.connect();
@@ -28,7 +28,7 @@ fn who_names_an_export_and_leaves_without_reading_harms_nobody() {
 
 #[test]
 fn who_leaves_with_requests_in_flight_harms_nobody() {
-    // nbdkit's memory plugin aborts of it.
+    // nbdkit's memory plugin aborts in this case.
     let Some(rig) = rig(options()) else { return };
     for round in 0..20u64 {
         let mut stream = rig.client();
@@ -67,7 +67,7 @@ fn a_client_that_lists_many_exports_has_time_for_each() {
     stream.write_all(&[0, 0, 0, 3]).expect("sent");
     (0..1000).for_each(|_| stream.write_all(&option(8, b"")).expect("sent"));
     stream.read_exact(&mut [0; 18 + 1000 * 20]).expect("each is answered");
-    // Of its two seconds nothing is left.
+    // The two seconds for the handshake are over; only the time added by options is left.
     std::thread::sleep(Duration::from_millis(2500));
     stream.write_all(&option(6, b"\0\0\0\x01x\0\0")).expect("sent");
     let mut reply = [0; 20];
@@ -163,7 +163,7 @@ fn more_clients_than_there_may_be_wait_for_their_turn() {
     third.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
     assert!(third.read_exact(&mut [0; 18]).is_err(), "nobody greets it");
     drop(first);
-    // Much less than a handshake may take: nothing but the end of the first makes room.
+    // Much less than the time of a handshake: only the end of the first client can make room.
     third.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
     third.read_exact(&mut [0; 18]).expect("now it is greeted");
     drop(second);
@@ -191,9 +191,10 @@ fn many_clients_come_and_go_while_others_work() {
                         if command == 1 {
                             bytes.resize(bytes.len() + len as usize, seed as u8);
                         }
-                        // Some die within their data.
+                        // Some clients end within the data of a write.
                         let cut = if rng.percent(3) { bytes.len() / 2 } else { bytes.len() };
-                        // The server may have closed meanwhile; a full socket is no failure, for nobody reads.
+                        // Fails if the server has closed the connection, or if the socket is full, as this client reads
+                        // nothing.
                         stream.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
                         if stream.write_all(&bytes[..cut]).is_err() || cut < bytes.len() {
                             break;
@@ -209,7 +210,7 @@ fn many_clients_come_and_go_while_others_work() {
     rig.server.stop().expect("it ends");
 }
 
-/// Ends late.
+/// A value that takes long to drop.
 struct Slow(Arc<AtomicBool>);
 
 impl Drop for Slow {
@@ -221,7 +222,8 @@ impl Drop for Slow {
 
 #[test]
 fn a_server_that_cannot_start_has_let_go_of_everything_when_it_says_so() {
-    // The reactor's thread has the listeners too: a process that ends at the error leaves their paths behind.
+    // The reactor's thread owns a reference to the listeners: a process that exits on the error would leave their paths
+    // behind.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             sheave_testkit::seccomp::forbid_rings();
@@ -239,14 +241,14 @@ fn a_server_that_cannot_start_has_let_go_of_everything_when_it_says_so() {
     });
 }
 
-/// How many clients each of three reactors has.
+/// Returns the number of clients of each of three reactors.
 fn by_reactor(rig: &Rig) -> [usize; 3] {
     let mut has = [0; 3];
     rig.server.clients().iter().for_each(|client| has[client.reactor] += 1);
     has
 }
 
-/// Whichever reactor accepts them, clients are spread evenly; and those that come fill what others have left.
+/// Clients are spread evenly, whichever reactor accepts them; new ones fill the places that others have left.
 #[test]
 fn clients_that_come_one_after_another_are_spread_evenly_over_the_threads() {
     let Some(rig) = rig(ServerOptions { reactors: 3, ..options() }) else { return };
@@ -257,13 +259,13 @@ fn clients_that_come_one_after_another_are_spread_evenly_over_the_threads() {
         assert_eq!(has.iter().sum::<usize>(), count);
         assert!(has.iter().max().zip(has.iter().min()).is_some_and(|(most, least)| most - least <= 1), "{has:?}");
     }
-    // Each is served where it is.
+    // Each client is served by its reactor.
     for (cookie, client) in clients.iter_mut().enumerate() {
         client.write_all(&request(0, cookie as u64, 0, 512)).expect("sent");
         assert_eq!(reply(client), (0, cookie as u64));
         client.read_exact(&mut [0; 512]).expect("data");
     }
-    // All of one reactor and one of another go: those that come next fill their places.
+    // All clients of one reactor and one of another leave: the next ones fill their places.
     let listed = rig.server.clients();
     let goes: Vec<u64> = listed.iter().filter(|client| client.reactor == 1).map(|client| client.id).collect();
     goes.iter().for_each(|id| rig.server.disconnect(*id).expect("it is there"));
@@ -278,7 +280,7 @@ fn clients_that_come_one_after_another_are_spread_evenly_over_the_threads() {
     rig.server.stop().expect("it ends");
 }
 
-/// Clients that come all at once, and go while they are handed over, leave no place behind.
+/// Clients that connect at the same time, and leave while they are being handed over, leave no place occupied.
 #[test]
 fn clients_that_leave_while_they_are_handed_over_leave_nothing() {
     let Some(rig) = rig(ServerOptions { reactors: 3, ..options() }) else { return };
@@ -296,7 +298,7 @@ fn clients_that_leave_while_they_are_handed_over_leave_nothing() {
         assert!(std::time::Instant::now() < until, "{:?}", by_reactor(&rig));
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    // One that has not begun ends with the server.
+    // A client that is still before its handshake does not hold up the end of the server.
     let waits = rig.connect();
     rig.server.stop().expect("it ends");
     drop(waits);

@@ -1,4 +1,4 @@
-//! Metadata contexts of a backend: several at once, ones that end, many to look through.
+//! Metadata contexts of a backend: several at once, contexts that go away, many to search.
 
 mod rig;
 
@@ -62,7 +62,7 @@ fn queries(names: &[&str]) -> Vec<u8> {
     [string("x"), (names.len() as u32).to_be_bytes().to_vec(), names.concat()].concat()
 }
 
-/// A client with structured replies, and these contexts.
+/// Connects a client with structured replies that has selected these contexts.
 fn client(rig: &Rig, names: &[&str]) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -73,7 +73,7 @@ fn client(rig: &Rig, names: &[&str]) -> UnixStream {
     stream
 }
 
-/// Flags, kind and data of a chunk.
+/// Receives a chunk. Returns its flags, its kind and its data.
 fn chunk(stream: &mut UnixStream, cookie: u64) -> (u16, u16, Vec<u8>) {
     let mut head = [0; 20];
     stream.read_exact(&mut head).expect("a chunk");
@@ -129,12 +129,12 @@ fn who_looks_through_the_contexts_leaves_others_their_turn() {
     curious.write_all(&option(9, &queries(&["n:"])).repeat(ASKED)).expect("sent");
     let before = looked_before_ten_reads(&mut other, &looked);
     assert!(before < ASKED / 2, "{before} were looked through before ten reads of another");
-    // And all are answered.
+    // All questions are answered.
     curious.read_exact(&mut vec![0; ASKED * (10 * (20 + 4 + 3) + 20)]).expect("all");
     rig.server.stop().expect("it ends");
 }
 
-/// A backend whose context `n:1` takes as long as somebody holds its lock, and tells who has begun.
+/// A backend whose context `n:1` answers only when its lock is free, and reports when it begins.
 #[derive(Debug)]
 struct Slow {
     file: Arc<dyn File>,
@@ -187,7 +187,7 @@ fn an_answer_that_reads_holds_up_nobody_else() {
     let asked = begun.recv_timeout(PATIENCE).expect("it is looked for");
     assert_eq!(asked, Question { context: 1, pos: 0, len: 1 << 20, among: 3 });
     two.write_all(&request(7, 5, 8192, 1 << 20)).expect("sent");
-    // The only reactor serves others meanwhile, and questions of others that read nothing.
+    // Meanwhile the only reactor serves others, and questions of others that take no I/O.
     looked_before_ten_reads(&mut other, &AtomicUsize::new(1));
     let mut third = client(&rig, &["n:2"]);
     third.write_all(&request(7, 6, 0, 1 << 20)).expect("sent");
@@ -205,7 +205,7 @@ fn an_answer_that_reads_holds_up_nobody_else() {
 fn an_export_is_gone_when_nobody_reads_for_an_answer_any_more() {
     let Some((rig, gate, begun)) = slow() else { return };
     let held = gate.lock().expect("nobody panics");
-    // One whose client has hung up, and one whose client waits.
+    // One question of a client that has hung up, and one of a client that waits.
     let mut gone = client(&rig, &["n:1"]);
     gone.write_all(&request(7, 3, 0, 1 << 20)).expect("sent");
     begun.recv_timeout(PATIENCE).expect("it is looked for");

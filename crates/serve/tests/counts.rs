@@ -1,4 +1,4 @@
-//! What was done for clients is counted, for each client and for each export.
+//! Requests are counted, for each client and for each export.
 
 mod rig;
 
@@ -29,12 +29,12 @@ fn requests_are_counted_for_the_client_and_for_the_export() {
     {
         assert_eq!(ask(&mut one, command, offset, len), 0, "command {command}");
     }
-    // A hint, beyond the end, an unknown command, across the end: the last three fail.
+    // A hint; a request beyond the end, an unknown command, and a request across the end, which fail.
     assert_eq!(ask(&mut one, 5, 0, 4096), 0);
     assert_ne!(ask(&mut one, 0, SIZE, 4096), 0);
     assert_ne!(ask(&mut one, 99, 0, 0), 0);
     assert_ne!(ask(&mut one, 1, SIZE - 1, 512), 0);
-    // What is counted of parts of blocks is what was asked for.
+    // Requests for parts of blocks count with the bytes that were asked for.
     assert_eq!((ask(&mut one, 0, 1, 512), ask(&mut one, 1, 7, 100), ask(&mut one, 6, 3, 1000)), (0, 0, 0));
     assert_eq!(ask(&mut other, 0, 0, 512), 0);
     let first = IoCounts {
@@ -58,7 +58,7 @@ fn requests_are_counted_for_the_client_and_for_the_export() {
     assert_eq!(counts, [first, second]);
     assert_eq!(rig.server.exports()[0].counts, all);
 
-    // The numbers of a client that is gone stay with its export.
+    // The counts of a client that is gone stay with its export.
     drop(one);
     let until = Instant::now() + Duration::from_secs(20);
     while rig.server.clients().len() > 1 {

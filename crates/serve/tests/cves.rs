@@ -1,4 +1,4 @@
-//! What has brought other servers down, by its number: a test each, against a server that runs.
+//! Vulnerabilities of other servers by CVE number: each has a test here, against a running server.
 
 mod rig;
 
@@ -26,7 +26,7 @@ const ERR_UNSUP: u32 = 0x8000_0001;
 const ERR_INVALID: u32 = 0x8000_0003;
 const ERR_UNKNOWN: u32 = 0x8000_0006;
 
-/// A client that has greeted the server.
+/// Connects a client that has greeted the server.
 fn greeted(rig: &Rig) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -34,7 +34,7 @@ fn greeted(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// Sends an option; the types of its replies, the last of which ends it.
+/// Sends an option. Returns the types of its replies, of which the last one ends it.
 fn ask(stream: &mut UnixStream, number: u32, data: &[u8]) -> Vec<u32> {
     stream.write_all(&option(number, data)).expect("sent");
     let mut kinds = Vec::new();
@@ -51,17 +51,17 @@ fn ask(stream: &mut UnixStream, number: u32, data: &[u8]) -> Vec<u32> {
     }
 }
 
-/// A string behind its length.
+/// Returns a string after its length.
 fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// The data of INFO and GO.
+/// Returns the data of INFO and GO.
 fn go(name: &str) -> Vec<u8> {
     [string(name), vec![0, 0]].concat()
 }
 
-/// A backend with one extent, longer than 32 bits hold, and longer than any question.
+/// A backend with an extent that is longer than 32 bits can say, and longer than any question.
 #[derive(Debug)]
 struct Endless(Arc<dyn File>);
 
@@ -75,7 +75,7 @@ impl Backend for Endless {
     }
 }
 
-/// A client that may ask for the extents of 8 GiB.
+/// Connects a client that may ask for the extents of 8 GiB.
 fn curious(rig: &Rig, headers: u32) -> UnixStream {
     let mut stream = greeted(rig);
     assert_eq!(ask(&mut stream, headers, b""), [ACK]);
@@ -90,7 +90,7 @@ fn endless() -> Option<Rig> {
     rig_with(Box::new(Endless(Arc::new(RawFile::new(device)))), options())
 }
 
-/// Whether it still serves those who ask for what there is.
+/// Asserts that the server still answers valid questions.
 fn serves(rig: Rig) {
     let mut client = curious(&rig, STRUCTURED_REPLY);
     client.write_all(&request(3, 9, 0, 0)).expect("sent");
@@ -98,7 +98,7 @@ fn serves(rig: Rig) {
     rig.server.stop().expect("it ends");
 }
 
-/// nbdkit opened its backend for whoever connected, before anything was negotiated.
+/// nbdkit opened its backend for every connection, before anything was negotiated.
 #[test]
 fn cve_2019_14850_who_only_connects_opens_nothing() {
     let Some(rig) = rig(options()) else { return };
@@ -113,8 +113,8 @@ fn cve_2019_14850_who_only_connects_opens_nothing() {
     rig.server.stop().expect("it ends");
 }
 
-/// nbdkit kept what somebody between client and server had said before STARTTLS. Without TLS at that address the option
-/// is refused and nothing changes; `tls_attacks.rs` has it where there is TLS.
+/// nbdkit kept what a third party between client and server had sent before STARTTLS. At an address without TLS the
+/// option is refused and changes nothing; `tls_attacks.rs` tests addresses with TLS.
 #[test]
 fn cve_2021_3716_options_before_starttls_change_nothing_after_it() {
     let Some(rig) = rig(options()) else { return };
@@ -185,14 +185,14 @@ fn cve_2017_15118_a_name_longer_than_a_string_may_be_is_refused() {
         assert_eq!(ask(&mut stream, STRUCTURED_REPLY, b""), [ACK]);
         assert_eq!(ask(&mut stream, LIST_META_CONTEXT, &queries), [expected], "{bytes} bytes");
     }
-    // EXPORT_NAME has no other answer.
+    // EXPORT_NAME has no error reply: the server has to close.
     stream.write_all(&option(1, "x".repeat(4097).as_bytes())).expect("sent");
     assert!(is_closed(&mut stream));
     rig.serves();
     rig.server.stop().expect("it ends");
 }
 
-/// QEMU went on with handshakes while its server was being stopped, and crashed.
+/// QEMU continued handshakes while its server was being stopped, and crashed.
 #[test]
 fn cve_2024_7409_a_server_that_ends_amid_handshakes_ends() {
     for round in 0..10 {
@@ -201,11 +201,11 @@ fn cve_2024_7409_a_server_that_ends_amid_handshakes_ends() {
         let mut silent: Vec<UnixStream> = (0..20).map(|_| rig.connect()).collect();
         silent[..5].iter_mut().for_each(|stream| stream.write_all(&[0, 0, 0, 3, b'I', b'H']).expect("sent"));
         std::thread::scope(|scope| {
-            // More of them come while it ends.
+            // More clients connect while the server ends.
             scope.spawn(move || {
                 let mut all = Vec::new();
                 for _ in 0..200 {
-                    // It may be gone.
+                    // The server may be gone.
                     let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
                     let _ = stream.write_all(&[vec![0, 0, 0, 3], option(ABORT, b""), option(GO, &go("x"))].concat());
                     all.push(stream);
@@ -247,7 +247,7 @@ fn cve_2022_26496_a_name_longer_than_its_option_is_refused() {
             let data = [len.to_be_bytes().to_vec(), vec![b'x'; behind]].concat();
             assert_eq!(ask(&mut stream, number, &data), [ERR_INVALID], "{len} bytes, of which {behind} came");
         }
-        // As many requests for information as 16 bits hold, of which none came.
+        // The option announces as many information requests as 16 bits can, and has none.
         let data = [string("x"), vec![0xff, 0xff]].concat();
         assert_eq!(ask(&mut stream, number, &data), [ERR_INVALID]);
     }

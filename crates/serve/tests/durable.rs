@@ -1,4 +1,4 @@
-//! What reaches the device: flushes, and what must be durable when it is answered.
+//! Flushes, and changes that must be durable before their reply, as the device sees them.
 #![allow(unsafe_code)] // being a driver
 
 mod rig;
@@ -23,7 +23,7 @@ struct Volatile;
 #[derive(Debug)]
 struct VolatileQueue(RqQueue);
 
-// SAFETY: D7: its queues take whatever it says that they take.
+// SAFETY: D7: its queues accept every operation that its capabilities name.
 unsafe impl Driver for Volatile {
     fn limits(&self) -> Limits {
         Limits::default().max_discard_sectors(1 << 16).max_write_zeroes_sectors(1 << 16)
@@ -70,7 +70,7 @@ unsafe impl HwQueue for VolatileQueue {
 #[test]
 fn flushes_and_fua_reach_the_device_before_their_replies() {
     let disk = Device::from_driver("volatile", Box::new(Volatile));
-    // The layer above it counts the flushes.
+    // The fault layer above counts the flushes.
     let plan = FaultPlan::new(1).with(FaultKind::DroppedFlush, 1.0);
     let (device, flushes) = fault::over("counted", &disk, &plan).expect("a device");
     let backend = rig::Device(Arc::new(RawFile::new(device)));
@@ -85,7 +85,7 @@ fn flushes_and_fua_reach_the_device_before_their_replies() {
         assert_eq!(reply(&mut client), (0, 3), "{command}");
         flushes.total() - before
     };
-    // Whole blocks, a part of one, and several with a part.
+    // Whole blocks, a part of one, and several with parts.
     for (command, len) in [1, 4, 6].into_iter().flat_map(|command| [4096, 100, 5000].map(|len| (command, len))) {
         assert_eq!(ask(command, 0, len), 0, "{command} of {len} bytes without FUA");
         assert!(ask(command, 1, len) > 0, "{command} of {len} bytes with FUA");
@@ -111,7 +111,7 @@ fn a_read_that_fails_is_no_data_and_harms_no_other() {
     rig.server.stop().expect("it ends");
 }
 
-/// A reply that has begun promises all its data.
+/// The beginning of a reply promises all its data.
 #[test]
 fn a_long_read_that_fails_within_its_reply_ends_the_connection() {
     const LEN: usize = 8 << 20;
@@ -120,7 +120,7 @@ fn a_long_read_that_fails_within_its_reply_ends_the_connection() {
     let (device, _) = fault::over("bad", &disk, &plan).expect("a device");
     let options = ServerOptions { reactors: 1, server_bytes: 1 << 20, ..options() };
     let Some(rig) = rig_with(Box::new(rig::Device(Arc::new(RawFile::new(device)))), options) else { return };
-    // While others hold something there is no memory for such a read, which is read in thousands of pieces.
+    // While others hold memory there is none for such a read, which is then read in thousands of pieces.
     let mut other = rig.client();
     other.write_all(&request(1, 1, 0, 4096)).expect("sent");
     let failed = (0..10).find_map(|_| {
@@ -160,7 +160,7 @@ fn what_is_read_only_is_not_changed() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("disk");
     std::fs::File::create(&path).and_then(|file| file.set_len(rig::SIZE)).expect("a file");
-    // The export that the user locks, and the device that cannot be written to, as a snapshot.
+    // An export that is configured as read-only, and a device that cannot be written, such as a snapshot.
     let specs = [(true, "ram:size=64M".to_owned()), (false, format!("file:{},readonly=on", path.display()))];
     for (read_only, spec) in specs {
         let Some(rig) = locked(read_only, &spec) else { return };

@@ -1,4 +1,4 @@
-//! Exports that come and go while clients have them, and clients that are listed and disconnected.
+//! Exports that are added and removed while clients have them, and clients that are listed and disconnected.
 
 mod rig;
 
@@ -22,7 +22,7 @@ fn device() -> Arc<dyn File> {
     Arc::new(RawFile::new(sheave_drivers::open_device("ram:size=64M").expect("a device")))
 }
 
-/// Devices that a thread has clients of at the same time.
+/// Most devices that one reactor can have attached.
 const MOST_DEVICES: usize = 64;
 
 fn export(name: &str, file: &Arc<dyn File>) -> Export {
@@ -30,7 +30,7 @@ fn export(name: &str, file: &Arc<dyn File>) -> Export {
     Export { name: name.into(), description: "a line".into(), read_only: false, allow: Allow::All, backend }
 }
 
-/// A client that has chosen this export; `None` when it is refused.
+/// Connects a client that chooses this export. `None` if it is refused.
 fn choose(rig: &Rig, name: &str) -> Option<UnixStream> {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -56,7 +56,7 @@ fn an_export_that_is_added_is_served_and_one_that_is_taken_out_lets_go_of_its_fi
     rig.server.add_export(export("more", &file)).expect("added");
     let again = rig.server.add_export(export("more", &file));
     assert!(matches!(again, Err(ServeError::ExportExists { .. })), "{again:?}");
-    // On both reactors, so that both have a way into the file.
+    // Enough clients that both reactors have the file attached.
     let mut clients: Vec<UnixStream> = (0..8).map(|_| choose(&rig, "more").expect("it is there")).collect();
     for client in &mut clients {
         client.write_all(&[request(1, 7, 0, 4096), vec![7; 4096]].concat()).expect("sent");
@@ -69,7 +69,7 @@ fn an_export_that_is_added_is_served_and_one_that_is_taken_out_lets_go_of_its_fi
     rig.server.take_export("more", true).expect("taken");
     assert_eq!(Arc::strong_count(&file), 1, "somebody still has the file");
     assert!(clients.iter_mut().all(is_closed) && choose(&rig, "more").is_none());
-    // It comes back in its place, and is another one: what the first held is not in the way.
+    // A new export in the same place: the clients of the first one do not hold it up.
     rig.server.put_export(export("more", &file));
     drop(choose(&rig, "more").expect("it is there again"));
     until(|| rig.server.exports()[1].clients == 0);
@@ -128,7 +128,7 @@ fn one_thread_serves_more_devices_than_it_may_have_at_a_time_one_after_the_other
             left();
         }
     }
-    // At the same time there is room for so many, and for one more when one has gone.
+    // Only this many fit at the same time, and one more when one is gone.
     let mut clients: Vec<UnixStream> =
         names[..MOST_DEVICES].iter().map(|name| choose(&rig, name).expect("there is room")).collect();
     assert!(choose(&rig, &names[MOST_DEVICES]).is_none() && rig.heard("devices of one ring"));
@@ -136,7 +136,7 @@ fn one_thread_serves_more_devices_than_it_may_have_at_a_time_one_after_the_other
     drop(clients.remove(0));
     until(|| rig.server.clients().len() == MOST_DEVICES - 1);
     reads(&mut choose(&rig, &names[MOST_DEVICES]).expect("there is room again"));
-    // Two clients of one export: it stays for the second when the first has gone.
+    // Two clients of one export: it stays for the second when the first is gone.
     let mut second = choose(&rig, &names[1]).expect("there is room");
     drop(clients.remove(0));
     until(|| rig.server.clients().len() == MOST_DEVICES - 1);
@@ -165,8 +165,8 @@ fn clients_are_told_and_one_of_them_is_disconnected() {
     until(|| rig.server.clients().is_empty() && rig.server.exports()[0].clients == 0);
 }
 
-/// Clients choose an export while it is taken out and put back, again and again: none is counted wrongly, and none has
-/// the file when it has been let go of.
+/// Clients choose an export while it is taken out and put back repeatedly: none is miscounted, and none has the file
+/// once the server has let go of it.
 #[test]
 fn clients_that_come_while_an_export_goes_are_counted() {
     let Some(rig) = rig(options()) else { return };
@@ -193,7 +193,7 @@ fn clients_that_come_while_an_export_goes_are_counted() {
     until(|| rig.server.exports()[1].clients == 0 && rig.server.clients().is_empty());
 }
 
-/// A file in which it takes long to say where slow I/Os lie, and to let go of it.
+/// A file that takes long to locate slow I/Os, and to be dropped.
 #[derive(Debug)]
 struct Slow {
     file: RawFile,
@@ -253,7 +253,7 @@ fn an_export_that_is_taken_out_while_a_report_looks_at_it_lets_go_of_its_file_al
             rig.server.take_export("more", false).expect("nobody has it");
             is_closed.load(Ordering::Relaxed)
         });
-        // Whoever does not wait for the report is done long before.
+        // Long enough for a server that wrongly does not wait for the report.
         std::thread::sleep(Duration::from_millis(200));
         go_on.send(()).expect("it waits");
         assert!(taken.join().expect("no panic"), "the file was still open");

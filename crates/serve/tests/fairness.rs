@@ -1,5 +1,5 @@
-//! Many clients that take what they can get of memory, of a thread's time, or of places, and give nothing back: one
-//! that asks for little is served beside them. Slow ones that do something stay.
+//! Many clients that take all they can of memory, of a thread's time, or of places, and give nothing back: a client
+//! that wants little is served beside them. Slow clients that make progress stay.
 
 mod rig;
 
@@ -20,17 +20,17 @@ use rig::{Device, Rig, is_closed, listener, option, reply, request, rig, rig_at,
 const ATTACKERS: usize = 48;
 const LARGEST: u32 = 32 << 20;
 
-/// Nobody is dropped for being slow: who is served is served beside all others.
+/// Options under which no client is dropped for being slow: all are to be served beside each other.
 fn never_stalls() -> ServerOptions {
     let (never, drain) = (Duration::from_secs(3600), Duration::from_millis(100));
     ServerOptions { reactors: 1, server_bytes: 256 << 20, stall: never, idle: never, drain, ..ServerOptions::default() }
 }
 
-/// That small requests are answered while all these clients stay.
+/// Asserts that small requests are answered while all these clients stay connected.
 fn serves_beside(rig: &Rig, attackers: &[UnixStream]) {
     rig.serves();
     rig.serves_alone(512);
-    // The two that were just served may be about to go.
+    // The clients that were just served may be about to end.
     assert!(rig.server.clients().iter().filter(|client| client.export.is_some()).count() >= attackers.len());
     assert!(rig.notices.lock().expect("nobody panics").is_empty(), "nobody was dropped");
 }
@@ -42,7 +42,7 @@ fn writes_that_are_announced_and_not_sent_hold_up_nobody() {
     let begun = [request(1, 1, 0, LARGEST), vec![7; 100]].concat();
     attackers.iter_mut().for_each(|stream| stream.write_all(&begun).expect("sent"));
     serves_beside(&rig, &attackers);
-    // They hold so little that one more has what it needs at once.
+    // The announced writes hold so little that a new client has what it needs at once.
     let mut client = rig.client();
     client.write_all(&[request(1, 2, 0, LARGEST), vec![8; LARGEST as usize]].concat()).expect("sent");
     assert_eq!(reply(&mut client), (0, 2));
@@ -63,14 +63,14 @@ fn replies_that_nobody_takes_hold_up_nobody_else() {
 fn replies_of_any_size_that_nobody_takes_hold_up_nobody_else() {
     let Some(rig) = rig(never_stalls()) else { return };
     let mut attackers: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
-    // Each asks for all that it can get, in pieces that fit into what others leave.
+    // Each asks for everything that it can get, in pieces that fit into what others leave.
     let reads: Vec<u8> = (0..400).flat_map(|cookie| request(0, cookie, 0, 256 << 10)).collect();
     attackers.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
     serves_beside(&rig, &attackers);
     rig.server.stop().expect("it ends");
 }
 
-/// A client in the transmission phase that has structured replies.
+/// Connects a client in the transmission phase with structured replies.
 fn structured(rig: &Rig) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -91,7 +91,7 @@ fn long_reads_get_to_their_end_whatever_others_hold_and_never_give_back() {
     let reads: Vec<u8> = (0..400).flat_map(|cookie| request(0, cookie, 0, 256 << 10)).collect();
     attackers.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
     rig.serves_alone(512);
-    // What comes before a long read is answered before it, and what comes behind it waits for it; twice.
+    // Requests before a long read are answered before it, and those after it wait for it; twice.
     let long = request(0, 7, 0, LEN as u32);
     let asks = [request(3, 6, 0, 0), long, request(3, 8, 0, 0), request(0, 9, 4096, 512)].concat();
     for (mut client, header) in [(rig.client(), 16), (structured(&rig), 28)] {
@@ -106,13 +106,13 @@ fn long_reads_get_to_their_end_whatever_others_hold_and_never_give_back() {
             client.read_exact(&mut rest).expect("the other replies");
         }
     }
-    // Of any bytes too, where blocks are read of which the reply has a part.
+    // Also for unaligned reads, which read blocks of which the reply has a part.
     let mut odd = rig.client();
     odd.write_all(&request(0, 7, 3, LEN as u32 - 5)).expect("sent");
     let mut back = vec![0; 16 + LEN - 5];
     odd.read_exact(&mut back).expect("the data");
     assert!(back[16..] == bytes[3..LEN - 2], "what was read in pieces of blocks is what was asked for");
-    // A client that leaves within a long read, or takes none of it, harms nobody.
+    // A client that leaves within a long read, or does not receive it, harms no other.
     let mut gone = rig.client();
     gone.write_all(&asks).expect("sent");
     gone.read_exact(&mut vec![0; 1 << 20]).expect("a part of it");
@@ -123,7 +123,7 @@ fn long_reads_get_to_their_end_whatever_others_hold_and_never_give_back() {
     rig.server.stop().expect("it ends");
 }
 
-/// A backend with 32 contexts, each of which takes a millisecond to look at.
+/// A backend with 32 contexts, each of which takes a millisecond to answer.
 #[derive(Debug)]
 struct Scattered {
     file: Arc<dyn File>,
@@ -131,18 +131,18 @@ struct Scattered {
     other: Option<Arc<Other>>,
 }
 
-/// A client that asks for something else while the first of 32 contexts is looked at.
+/// A client that sends another request while the first of 32 contexts is answered.
 #[derive(Debug, Default)]
 struct Other {
     may_ask: AtomicBool,
     has_asked: AtomicBool,
     is_answered: AtomicBool,
-    /// It had no answer when the last context was to be looked at.
+    /// The reply had not arrived when the last context was about to be answered.
     is_late: AtomicBool,
 }
 
 impl Other {
-    /// Called on the reactor's thread: the other client is answered between two contexts, or never.
+    /// Called on the reactor's thread: the other client is answered between two contexts, or not at all.
     fn meet(&self, context: u64) {
         match context {
             0 => {
@@ -155,7 +155,7 @@ impl Other {
     }
 }
 
-/// Waits until this is so; false when it is not so after a minute.
+/// Waits until the flag is set. Returns false if it is not set within a minute.
 fn within_a_minute(flag: &AtomicBool) -> bool {
     let end = Instant::now() + Duration::from_secs(60);
     while !flag.load(Ordering::SeqCst) && Instant::now() < end {
@@ -181,7 +181,7 @@ impl Backend for Scattered {
     }
 }
 
-/// A client with structured replies that has selected 32 contexts.
+/// Connects a client with structured replies that has selected 32 contexts.
 fn curious(rig: &Rig) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -195,7 +195,7 @@ fn curious(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// Bytes of the reply to a question for 32 contexts, of one extent each.
+/// Bytes of the reply to a question for 32 contexts of one extent each.
 const STATUS_BYTES: usize = 32 * (20 + 4 + 8);
 
 /// Q1 of `questions`.
@@ -219,7 +219,7 @@ fn others_are_answered_between_the_contexts_of_a_question() {
     rig.server.stop().expect("it ends");
 }
 
-/// A backend whose contexts have as many extents as an answer may.
+/// A backend whose contexts have the largest number of extents that an answer may have.
 #[derive(Debug)]
 struct Long {
     file: Arc<dyn File>,
@@ -252,9 +252,9 @@ fn long_answers_that_nobody_takes_are_not_made() {
     let backend = Long { file: Arc::new(RawFile::new(device)), looked: looked.clone() };
     let Some(rig) = rig_with(Box::new(backend), never_stalls()) else { return };
     let mut asker = curious(&rig);
-    // The data of the read is more than the sockets take: all answers stay behind it.
+    // The data of the read is more than the sockets take, so all answers stay queued behind it.
     asker.write_all(&[request(0, 1, 0, LARGEST), request(7, 2, 0, LARGEST)].concat()).expect("sent");
-    // Until nothing more is looked at.
+    // Waits until no further context is answered.
     let mut before = 0;
     while before == 0 || before != looked.load(Ordering::SeqCst) {
         before = looked.load(Ordering::SeqCst);
@@ -287,7 +287,7 @@ fn questions_for_many_contexts_are_answered_whole_beside_others() {
         assert_eq!(reply(&mut client), (0, cookie));
         client.read_exact(&mut [0; 512]).expect("data");
     }
-    // All questions are answered, each in one piece.
+    // All questions are answered, each reply in one piece.
     for stream in &mut attackers {
         let mut replies = vec![0; ASKED as usize * STATUS_BYTES];
         stream.set_read_timeout(Some(Duration::from_secs(300))).expect("set");
@@ -327,7 +327,7 @@ fn clients_that_have_nothing_to_do_give_way_when_all_places_are_taken() {
     let options = ServerOptions { max_clients: 48, idle: Duration::from_millis(300), ..never_stalls() };
     let Some(rig) = rig(options) else { return };
     let mut silent: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
-    // One has sent a part of a request, which is none.
+    // One has sent a part of a request, which does not count as a request.
     silent[1].write_all(&request(0, 1, 0, 512)[..27]).expect("sent");
     rig.serves();
     assert!(rig.heard("it has nothing to do"));
@@ -348,7 +348,7 @@ fn the_peer_that_has_most_places_gives_way_first() {
     let backend = Box::new(Device(Arc::new(RawFile::new(device))));
     let options = ServerOptions { max_clients: 6, idle: Duration::from_millis(300), ..never_stalls() };
     let Some(rig) = rig_at(dir, vec![unix, tcp], false, backend, options) else { return };
-    // It is silent for longer than all others.
+    // One client of another peer is silent for longer than all others.
     let mut alone = TcpStream::connect(place).expect("it answers");
     alone.read_exact(&mut [0; 18]).expect("a greeting");
     alone.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
@@ -360,7 +360,7 @@ fn the_peer_that_has_most_places_gives_way_first() {
     rig.server.stop().expect("it ends");
 }
 
-/// A client in the transmission phase that connects from this address of the machine.
+/// Connects a client in the transmission phase from this address of the machine.
 fn client_from(from: &str, to: &str) -> TcpStream {
     let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
@@ -371,7 +371,7 @@ fn client_from(from: &str, to: &str) -> TcpStream {
     stream
 }
 
-/// Chooses the export, when the server lets it in.
+/// Chooses the export, once the server sends its greeting.
 fn choose(stream: &mut (impl Read + Write)) {
     stream.read_exact(&mut [0; 18]).expect("a greeting");
     stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
@@ -382,8 +382,8 @@ fn flushes(stream: &mut (impl Read + Write)) -> bool {
     stream.write_all(&request(3, 5, 0, 0)).is_ok() && stream.read_exact(&mut [0; 16]).is_ok()
 }
 
-/// D1 and D3 of `places`: all places are taken by one address, whose clients never pause, and as many as the server
-/// keeps wait for more, and others behind them.
+/// D1 and D3 of `places`: one address takes all places, with clients that never pause; as many as the server keeps wait
+/// for more, and others queue behind them.
 #[test]
 fn the_newest_client_of_the_peer_that_has_all_places_gives_way_to_that_of_another() {
     const PLACES: usize = 48;
@@ -395,7 +395,7 @@ fn the_newest_client_of_the_peer_that_has_all_places_gives_way_to_that_of_anothe
     let Some(rig) = rig_at(listener().0, vec![tcp], false, backend, options) else { return };
     let mut many: Vec<TcpStream> = (0..PLACES).map(|_| client_from("127.0.0.1:0", &place)).collect();
     many.iter_mut().for_each(choose);
-    // The backlog of the socket has room for a hundred, when the server takes none of them.
+    // The backlog of the socket has room for a hundred that the server does not accept.
     let mut waiting: Vec<TcpStream> = (0..150).map(|_| client_from("127.0.0.1:0", &place)).collect();
     assert!(many.iter_mut().all(flushes), "those that come later harm nobody who has the same address");
     let mut other = client_from("127.0.0.2:0", &place);
@@ -405,7 +405,7 @@ fn the_newest_client_of_the_peer_that_has_all_places_gives_way_to_that_of_anothe
     let last = many.pop().expect("there are many");
     assert!(is_gone(last), "the newest gives way");
     assert!(many.iter_mut().all(flushes), "one place is enough");
-    // And so on, until both have as many; then nobody gives way any more.
+    // Repeats this until both have equally many; then no client gives way any more.
     let mut others = vec![other];
     while others.len() < PLACES / 2 {
         others.push(client_from("127.0.0.2:0", &place));
@@ -414,7 +414,7 @@ fn the_newest_client_of_the_peer_that_has_all_places_gives_way_to_that_of_anothe
     }
     let mut too_many = client_from("127.0.0.2:0", &place);
     assert!(many.iter_mut().chain(&mut others).all(flushes));
-    // A place that becomes free goes to the peer that has fewest, though others have waited for longer.
+    // A free place goes to the peer with the fewest, though clients of another have waited for longer.
     drop(others.pop());
     choose(&mut too_many);
     assert!(flushes(&mut too_many));
@@ -426,7 +426,7 @@ fn the_newest_client_of_the_peer_that_has_all_places_gives_way_to_that_of_anothe
     rig.server.stop().expect("it ends");
 }
 
-/// Whether the server closes it, or has.
+/// Returns true if the server closes the connection, or has closed it.
 fn is_gone(mut stream: TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(read) => read == 0,
@@ -455,13 +455,13 @@ fn who_asks_for_something_now_and_then_keeps_its_place() {
     rig.server.stop().expect("it ends");
 }
 
-/// Memory for which a few large requests line up, and clients that have to do something every second.
+/// Options with memory for which a few large requests have to line up, and with a stall time of two seconds.
 fn scarce() -> ServerOptions {
     let stall = Duration::from_secs(2);
     ServerOptions { reactors: 1, server_bytes: 10 << 20, stall, ..ServerOptions::default() }
 }
 
-/// Longer than a client may do nothing, several times.
+/// Several times the stall time.
 const SLOW: Duration = Duration::from_millis(7500);
 
 #[test]
@@ -494,7 +494,7 @@ fn writers_that_are_slow_and_never_pause_stay() {
 
 #[test]
 fn readers_that_are_slow_and_never_pause_stay_and_those_that_take_nothing_do_not() {
-    // Three times what the buffer of a socket may take.
+    // Three times the size of a socket's buffer.
     const LEN: usize = 24 << 20;
     let Some(rig) = rig(ServerOptions { server_bytes: 72 << 20, ..scarce() }) else { return };
     let mut client = rig.client();
@@ -504,7 +504,7 @@ fn readers_that_are_slow_and_never_pause_stay_and_those_that_take_nothing_do_not
     let mut slow = rig.client();
     slow.write_all(&request(0, 7, 0, LEN as u32)).expect("sent");
     assert_eq!(reply(&mut slow), (0, 7));
-    // These take nothing, and most of them wait for memory.
+    // Clients that receive nothing, and most of them wait for memory.
     let mut lazy: Vec<UnixStream> = (0..6).map(|_| rig.client()).collect();
     lazy.iter_mut().for_each(|stream| stream.write_all(&request(0, 1, 0, LEN as u32).repeat(8)).expect("sent"));
     let from = Instant::now();

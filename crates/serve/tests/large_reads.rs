@@ -1,4 +1,5 @@
-//! Large reads: of memory one after the other, so that what is sent is still in the cache; of a disk all at once.
+//! Large reads: those of memory one at a time, so that the data is in the cache when it is sent; those of a disk all at
+//! once.
 
 mod rig;
 
@@ -12,7 +13,7 @@ use rig::{options, reply, request, rig, rig_of};
 
 const LARGE: u32 = 4 << 20;
 
-/// The most memory that this process has had, in KiB.
+/// Returns the peak memory of this process in KiB.
 fn peak() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let line = text.lines().find(|line| line.starts_with("VmHWM:")).expect("a field");
@@ -30,13 +31,13 @@ fn of_memory_one_is_sent_before_the_next_is_read() {
             .expect("sent");
         assert_eq!(reply(&mut client), (0, at));
     }
-    // The first tells what the device is like.
+    // The first read shows that the device completes at once.
     client.write_all(&request(0, 99, 0, LARGE)).expect("sent");
     assert_eq!(reply(&mut client), (0, 99));
     client.read_exact(&mut data).expect("data");
     let before = peak();
     let reads: Vec<u8> = (0..16).flat_map(|cookie| request(0, cookie, cookie << 22, LARGE)).collect();
-    // What comes behind them does not wait for them, and the goodbye does.
+    // Requests behind the large reads do not wait for them; the goodbye does.
     let small = [request(1, 50, 0, 512), vec![77; 512], request(5, 51, 0, 512), request(2, 0, 0, 0)].concat();
     client.write_all(&[reads, small].concat()).expect("sent");
     let mut order = Vec::new();

@@ -1,4 +1,4 @@
-//! Limits of speed: they are kept, they hold up nobody else, and they change while clients wait for them.
+//! Rate limits: they are kept, they hold up no other export, and they can change while clients wait for them.
 
 mod rig;
 
@@ -55,7 +55,7 @@ fn a_limited_export_keeps_its_rate_and_others_on_its_thread_theirs() {
     assert!(counts.reads < 120, "1000 requests of another client took as long as all that are limited");
     take(&mut one, 60);
     take(&mut two, 60);
-    // 120 requests of which 3 begin at once.
+    // 120 requests, of which 3 begin at once.
     assert!(from.elapsed() >= Duration::from_millis(117 * 5), "{:?}", from.elapsed());
     let throttled = rig.server.exports()[0].counts.throttled;
     assert!(throttled >= Duration::from_millis(300), "{throttled:?}");
@@ -85,7 +85,7 @@ fn a_limit_that_changes_counts_for_requests_that_wait() {
     rig.server.set_limit("x", Some("iops=1,burst=10ms".parse().expect("a limit"))).expect("set");
     let mut clients: Vec<_> = (0..20).map(|_| rig.client()).collect();
     clients.iter_mut().for_each(|client| ask(client, 30));
-    // The whole would take ten minutes; a client's patience is 20 s.
+    // All of it would take ten minutes; the read timeout of a client is 20 s.
     let until = Instant::now() + Duration::from_secs(20);
     while rig.server.exports()[0].counts.reads == 0 {
         assert!(Instant::now() < until);
@@ -93,7 +93,7 @@ fn a_limit_that_changes_counts_for_requests_that_wait() {
     }
     rig.server.set_limit("x", None).expect("set");
     clients.iter_mut().for_each(|client| take(client, 30));
-    // And who waits for a limit when the server ends keeps nobody waiting.
+    // A client that waits for a limit does not hold up the end of the server.
     rig.server.set_limit("x", Some("iops=1,burst=10ms".parse().expect("a limit"))).expect("set");
     clients.iter_mut().for_each(|client| ask(client, 30));
     assert!(rig.server.set_limit("y", None).is_err());
@@ -104,7 +104,7 @@ fn a_limit_that_changes_counts_for_requests_that_wait() {
 
 #[test]
 fn who_hangs_up_while_a_limit_holds_it_back_leaves_its_place_to_others() {
-    // On two reactors: who waits at one moves up when clients of the other end.
+    // On two reactors: a client that waits on one moves up when clients of the other leave.
     let Some(rig) = rig(options()) else { return };
     rig.server.set_limit("x", Some("bps=64K,burst=10ms".parse().expect("a limit"))).expect("set");
     // The first begins, and takes four seconds; the others would take 76 s more.
@@ -119,7 +119,7 @@ fn who_hangs_up_while_a_limit_holds_it_back_leaves_its_place_to_others() {
         assert!(Instant::now() < until, "{} clients", rig.server.exports()[0].clients);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // And they had nothing: all but the first and the last were not begun.
+    // Their requests, all but the first and the last, were never begun.
     assert!(rig.server.exports()[0].counts.reads <= 3, "{:?}", rig.server.exports()[0].counts);
     rig.server.stop().expect("it ends");
 }

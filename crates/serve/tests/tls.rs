@@ -1,4 +1,5 @@
-//! TLS, with programs that nobody here wrote: who is let in, who is told why not, and what comes through.
+//! TLS with independent client programs: which clients are let in, the reasons given to the others, and the data
+//! transferred.
 
 #[path = "rig/certificates.rs"]
 mod certificates;
@@ -16,7 +17,7 @@ use sheave_testkit::certificates::Authority;
 use certificates::{tls, tls_for};
 use rig::{Device, Rig, listener, options, rig_at};
 
-/// A server with TLS at a unix socket and at a TCP port.
+/// Starts a server with TLS at a unix socket and at a TCP port.
 fn server(tls: Tls) -> Option<Rig> {
     let (dir, unix) = listener();
     let tcp = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).expect("it listens");
@@ -25,7 +26,7 @@ fn server(tls: Tls) -> Option<Rig> {
     rig_at(dir, vec![unix, tcp], false, Box::new(Device(Arc::new(RawFile::new(device)))), options())
 }
 
-/// The addresses of the server for clients with the certificates in a directory: unix, and TCP.
+/// Returns the unix and the TCP address of the server for clients with the certificates in a directory.
 fn addresses(rig: &Rig, certificates: &Path) -> [String; 2] {
     let listeners = rig.server.listeners();
     let with = |at: usize, first: char| {
@@ -45,7 +46,7 @@ fn must(program: &Path, args: &[&str]) -> String {
     text
 }
 
-/// A file of some MiB in which no two blocks are alike.
+/// Makes a file of some MiB in which no two blocks are equal.
 fn image(dir: &Path) -> PathBuf {
     let path = dir.join("image");
     let block =
@@ -110,10 +111,10 @@ fn qemu_img_converts_and_compares_over_tls() {
     rig.server.stop().expect("it ends");
 }
 
-/// That a client with these certificates is refused: its words, and the server's.
+/// Asserts that a client with these certificates is refused, with the given notice.
 fn refused(rig: &Rig, nbdinfo: &Path, certificates: &Path, notice: &str) {
     rig.notices.lock().expect("nobody panics").clear();
-    // At a unix socket libnbd does not look at the server's certificate.
+    // At a unix socket libnbd does not check the server's certificate.
     let [_, address] = addresses(rig, certificates);
     let (success, text) = run(nbdinfo, &[&address]);
     assert!(!success, "{text}");
@@ -133,14 +134,14 @@ fn clients_without_the_right_certificate_are_refused_and_the_server_says_why() {
     let mallory = authority.issue("mallory", "mallory");
     let words = "TLS: its certificate is of \"mallory\", which is not among the names that are allowed";
     refused(&rig, &nbdinfo, &mallory, words);
-    // It knows the authority of the server, and has a certificate of another.
+    // A client that accepts the server's authority, and has a certificate of another one.
     let other = foreign.issue("other", "backup");
     std::fs::copy(allowed.join("ca-cert.pem"), other.join("ca-cert.pem")).expect("copied");
     refused(&rig, &nbdinfo, &other, "TLS: its certificate was issued by none of the authorities for clients");
     must(&nbdinfo, &[&address]);
     rig.server.stop().expect("it ends");
 
-    // A client that does not know the server's authority goes itself.
+    // A client that does not accept the server's authority ends the connection itself.
     let Some(rig) = server(tls(&authority, true)) else { return };
     refused(&rig, &nbdinfo, &foreign.anonymous(), "TLS: it left before TLS had begun");
     rig.server.stop().expect("it ends");

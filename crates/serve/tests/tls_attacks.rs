@@ -1,4 +1,4 @@
-//! TLS with clients that break its rules, or those of the protocol inside it.
+//! TLS clients that break the rules of TLS, or those of NBD inside it.
 
 #[path = "rig/certificates.rs"]
 mod certificates;
@@ -29,7 +29,7 @@ fn server(tls: Tls, options: ServerOptions) -> Option<Rig> {
     rig_at(dir, vec![unix], false, Box::new(Device(Arc::new(RawFile::new(device)))), options)
 }
 
-/// A client that has said STARTTLS, and heard that it may begin.
+/// Connects a client that has sent STARTTLS and received its acknowledgement.
 fn asked(rig: &Rig) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -42,7 +42,7 @@ fn asked(rig: &Rig) -> UnixStream {
 
 type Client = StreamOwned<ClientConnection, UnixStream>;
 
-/// A client that will use TLS with its next byte.
+/// Connects a client that begins TLS with its next byte.
 fn secured(rig: &Rig, authority: &Authority) -> Client {
     let path = authority.anonymous().join("ca-cert.pem");
     let mut roots = RootCertStore::empty();
@@ -54,7 +54,7 @@ fn secured(rig: &Rig, authority: &Authority) -> Client {
     StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), asked(rig))
 }
 
-/// A client in the transmission phase.
+/// Connects a client in the transmission phase.
 fn chosen(rig: &Rig, authority: &Authority) -> Client {
     let mut client = secured(rig, authority);
     client.write_all(&option(1, b"x")).expect("sent");
@@ -83,7 +83,7 @@ fn writes_and_reads_of_all_lengths_come_through() {
         client.read_exact(&mut [0; 16]).expect("a reply");
         assert!(read_back(&mut client, cookie as u64, 512, len) == bytes, "{len}");
     }
-    // A goodbye is answered by the end of TLS, not by a socket that is cut off.
+    // A goodbye is answered by the end of TLS (close_notify), not only by a closed socket.
     client.write_all(&request(2, 0, 0, 0)).expect("sent");
     assert_eq!(client.read(&mut [0; 16]).expect("the end of TLS"), 0);
     assert!(rig.notices.lock().expect("nobody panics").is_empty());
@@ -92,8 +92,8 @@ fn writes_and_reads_of_all_lengths_come_through() {
 
 #[test]
 fn what_is_sent_in_the_clear_behind_starttls_ends_the_connection() {
-    // The class of CVE-2021-3716 (nbdkit) and of the attacks on STARTTLS of mail servers: somebody between the two adds
-    // bytes in the clear, which must count neither before TLS nor as if TLS had brought them.
+    // The class of CVE-2021-3716 (nbdkit) and of the STARTTLS attacks on mail servers: a third party between client and
+    // server adds bytes in the clear. They must not count before TLS, nor as if they had come through TLS.
     let authority = Authority::new();
     for required in [true, false] {
         let Some(rig) = server(tls(&authority, required), options()) else { return };
@@ -102,17 +102,17 @@ fn what_is_sent_in_the_clear_behind_starttls_ends_the_connection() {
             let mut stream = rig.connect();
             stream.write_all(&[vec![0, 0, 0, 3], option(STARTTLS, b""), injected].concat()).expect("sent");
             let mut all = Vec::new();
-            // A reset says the same as an end.
+            // A reset counts as an end.
             let _ = stream.read_to_end(&mut all);
             assert!(all.len() <= 18 + 20, "something was answered: {} bytes", all.len());
             assert!(rig.heard("it sent something in the clear after STARTTLS"));
         }
-        // Sent a little later, it is taken for TLS, and is none.
+        // Sent a little later, the bytes are parsed as TLS, which they are not.
         let mut stream = asked(&rig);
         stream.write_all(&[option(3, b""), option(7, b"\0\0\0\x01x\0\0")].concat()).expect("sent");
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
-        // An alert of TLS at most.
+        // The reply is a TLS alert at most.
         assert!(all.len() <= 7 && all.first().is_none_or(|kind| *kind == 0x15), "{all:?}");
         assert!(rig.heard("TLS: "));
         read_back(&mut chosen(&rig, &authority), 1, 0, 512);
@@ -127,7 +127,8 @@ fn who_stalls_in_the_handshake_of_tls_is_dropped_in_time() {
     let Some(rig) = server(tls(&authority, true), options) else { return };
     let from = Instant::now();
     let mut silent = asked(&rig);
-    // The first bytes of a message that never ends, and a client that is through with TLS and says nothing.
+    // One client sends the first bytes of a message that never ends; one completes the TLS handshake and then sends
+    // nothing.
     let mut slow = asked(&rig);
     slow.write_all(&[0x16, 3, 1, 0x02, 0, 1, 0, 1, 0xfc, 3, 3]).expect("sent");
     let mut mute = secured(&rig, &authority);
@@ -149,18 +150,18 @@ fn who_leaves_in_any_byte_of_tls_harms_nobody() {
     client.conn.write_tls(&mut hello).expect("a hello");
     drop(client);
     for cut in (0..hello.len()).step_by(7) {
-        // Cut off, and with a byte that is wrong.
+        // Once cut off, and once with a wrong byte.
         let mut stream = asked(&rig);
         stream.write_all(&hello[..cut]).expect("sent");
         drop(stream);
         let mut wrong = hello.clone();
         wrong[cut] ^= 0x80;
         let mut stream = asked(&rig);
-        // The server may have gone before all is sent.
+        // Fails if the server has closed the connection before everything is sent.
         let _ = stream.write_all(&wrong);
         drop(stream);
     }
-    // In the middle of a record of a write, and with many reads in flight that nobody takes.
+    // Also in the middle of a record of a write, and with many reads in flight whose replies are not received.
     let mut client = chosen(&rig, &authority);
     let mut record = Vec::new();
     client.conn.writer().write_all(&[request(1, 1, 0, 8192), vec![5; 8192]].concat()).expect("room");
@@ -203,7 +204,7 @@ fn who_does_not_take_records_holds_up_nobody_else_and_no_more_than_its_part() {
     for cookie in 0..50 {
         read_back(&mut chosen(&rig, &authority), cookie, cookie << 12, 4096);
     }
-    // And when it takes them after all, they are whole.
+    // Once the client receives the records, they are complete.
     let mut reply = vec![0; 16 + 65536];
     for cookie in 0..400u64 {
         deaf.read_exact(&mut reply).expect("a reply");
@@ -212,7 +213,7 @@ fn who_does_not_take_records_holds_up_nobody_else_and_no_more_than_its_part() {
     rig.server.stop().expect("it ends");
 }
 
-/// A client that says that it sends no more, or only closes its half of the socket, is let go of.
+/// A client that sends close_notify, or only shuts down its half of the socket, is dropped.
 #[test]
 fn who_closes_its_half_is_let_go() {
     let authority = Authority::new();
@@ -226,7 +227,7 @@ fn who_closes_its_half_is_let_go() {
             client.conn.write_tls(&mut client.sock).expect("sent");
         }
         client.sock.shutdown(std::net::Shutdown::Write).expect("half of it");
-        // Replies or none, and then the end.
+        // There may be replies or none, and then the end.
         assert!(is_closed(&mut client.sock), "{says_so}");
         let until = Instant::now() + Duration::from_secs(10);
         while !rig.server.clients().is_empty() {

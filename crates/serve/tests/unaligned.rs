@@ -1,5 +1,5 @@
-//! Clients that did not ask for block sizes ask for any bytes: they get these and no others, and lose nothing of what
-//! others write to the same blocks.
+//! Clients that did not negotiate block sizes access any bytes: they get exactly these, and destroy nothing that others
+//! write to the same blocks.
 
 mod rig;
 
@@ -31,7 +31,7 @@ fn send(client: &mut UnixStream, command: u16, flags: u16, offset: u64, data: &[
     client.write_all(&bytes).expect("sent");
 }
 
-/// The error of a request without data.
+/// Sends a request without data. Returns the error of its reply.
 fn ask(client: &mut UnixStream, command: u16, flags: u16, offset: u64, len: u32) -> u32 {
     send(client, command, flags, offset, &[], len);
     let (error, cookie) = reply(client);
@@ -51,7 +51,7 @@ fn read(client: &mut UnixStream, offset: u64, len: usize) -> Vec<u8> {
     data
 }
 
-/// A client that has asked for block sizes.
+/// Connects a client that has negotiated block sizes.
 fn client_that_asks(rig: &Rig) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -66,14 +66,14 @@ fn any_bytes_are_read_written_and_zeroed_and_no_others() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("disk");
     let specs = ["ram:size=64M".into(), "ram:size=64M,bs=4096".into(), format!("file:{}", path.display())];
-    // Zeroes that the device cannot make are written.
+    // A device that cannot zero gets written zeroes.
     let specs = specs.into_iter().chain(["ram:size=64M,bs=65536".into()]);
     for (spec, seed) in specs.flat_map(|spec| sheave_testkit::seeds(2).map(move |seed| (spec.clone(), seed))) {
         std::fs::File::create(&path).and_then(|file| file.set_len(SIZE)).expect("a file");
         let Some(rig) = rig_of(&spec, options()) else { return };
         let mut rng = Rng::new(seed);
         let mut client = rig.client();
-        // The last bytes of the export are among them.
+        // Up to the last bytes of the export.
         let start = SIZE - AREA;
         let mut model = vec![0; AREA as usize];
         for step in 0..400 {
@@ -108,7 +108,7 @@ fn any_bytes_are_read_written_and_zeroed_and_no_others() {
             }
         }
         assert!(read(&mut client, start, AREA as usize) == model, "{spec}, seed {seed}");
-        // Who keeps to blocks sees the same.
+        // A client that uses whole blocks reads the same.
         let mut other = client_that_asks(&rig);
         let from = start.next_multiple_of(65536);
         assert!(read(&mut other, from, (SIZE - from) as usize) == model[(from - start) as usize..]);
@@ -156,7 +156,7 @@ fn parts_of_blocks_are_refused_as_whole_ones_are() {
     let mut client = rig.client();
     assert_eq!(write(&mut client, SIZE - 3, &[1; 4]), 28, "ENOSPC");
     assert_eq!(ask(&mut client, READ, 0, SIZE - 3, 4), 22);
-    // A block that is rewritten is read: no faster than a write.
+    // Rewriting a block takes a read: it is not faster than a write.
     assert_eq!(write(&mut client, 0, &[1; 2048]), 0);
     assert_eq!(ask(&mut client, ZEROES, FAST_ZERO, 3, 1000), 95);
     assert_eq!(read(&mut client, 0, 2048), [1; 2048]);
@@ -178,7 +178,7 @@ fn an_edge_that_cannot_be_read_fails_the_write_and_holds_up_nobody() {
     rig.server.stop().expect("it ends");
 }
 
-/// A server of a device in memory whose operations of this kind reach it later, and the device itself.
+/// Starts a server of a device in memory that delays operations of this kind. Returns also the device itself.
 fn slow(ops: FaultOps, delay: Duration) -> Option<(Rig, Arc<dyn File>)> {
     let disk = sheave_drivers::open_device("ram:size=64M").expect("a device");
     let plan = FaultPlan::new(1).with(FaultKind::Delay, 1.0);
@@ -188,7 +188,7 @@ fn slow(ops: FaultOps, delay: Duration) -> Option<(Rig, Arc<dyn File>)> {
     Some((rig_with(Box::new(Device(file.clone())), options())?, file))
 }
 
-/// Bytes that each of several clients of one export, on any reactor, has in the same blocks.
+/// Bytes that each of several clients of one export, on any reactor, writes in the same blocks.
 const PART: usize = 100;
 const CLIENTS: usize = 9;
 
@@ -218,12 +218,12 @@ fn writers_of_parts_of_the_same_blocks_lose_nothing_of_each_other() {
 
 #[test]
 fn whole_blocks_that_are_written_beside_a_part_of_them_are_not_lost() {
-    // Where all is slow, a block is written between the reading and the writing of the part; where only writes are, it
+    // If all operations are slow, a block is written between the read and the write of the part. If only writes are, it
     // is under way when the part is read.
     for (ops, whole_first) in [(FaultOps::All, false), (FaultOps::Write, true)] {
         let Some((rig, _)) = slow(ops, Duration::from_millis(40)) else { return };
         let mut parts = rig.client();
-        // Some of them are on the other reactor.
+        // Some of these are on the other reactor.
         let mut others: Vec<UnixStream> = (0..8).map(|_| client_that_asks(&rig)).collect();
         for round in 1..=6u8 {
             let part = |parts: &mut UnixStream| send(parts, WRITE, 0, 1000, &[200; 4 * 512], 4 * 512);
@@ -251,7 +251,7 @@ fn whole_blocks_that_are_written_beside_a_part_of_them_are_not_lost() {
             for (at, byte) in found.iter().enumerate() {
                 let whole = if (at / 512).is_multiple_of(4) { 0 } else { round };
                 let in_part = (1000..1000 + 4 * 512).contains(&at);
-                // Whoever wrote last what both have written: but one of the two did.
+                // A byte that both have written has the value of either, and no other.
                 assert!(*byte == whole || (in_part && *byte == 200), "{ops:?}, round {round}, byte {at}: {byte}");
             }
         }
@@ -267,7 +267,8 @@ fn a_block_between_the_edges_of_zeroes_may_be_rewritten_meanwhile_and_is_zeroed_
     for round in 0..7 {
         assert_eq!(write(&mut zeroes, 0, &[0xaa; 4096]), 0);
         send(&mut zeroes, ZEROES, 0, 100, &[], 3900);
-        // The edges are read and written, and then the blocks between them are zeroed: one of these is read before.
+        // The edges are read and written, and then the blocks between them are zeroed. Each round rewrites one of
+        // these blocks at a later time.
         std::thread::sleep(DELAY * round + DELAY / 2);
         send(&mut part, WRITE, 0, 2100, &[7; 5], 5);
         assert_eq!((reply(&mut zeroes).0, reply(&mut part).0), (0, 0));
@@ -318,7 +319,7 @@ fn who_hangs_up_while_it_rewrites_or_waits_holds_up_nobody() {
             .map(|_| {
                 let mut client = rig.client();
                 (0..30).for_each(|_| send(&mut client, WRITE, 0, 1, &[7; 5], 5));
-                // Announced, and never whole.
+                // Announced, and never sent in full.
                 send(&mut client, WRITE, 0, 1, &[7; 5], 500);
                 client
             })
@@ -353,7 +354,7 @@ fn a_client_rewrites_sixteen_blocks_at_a_time_and_no_more() {
     let from = Instant::now();
     (0..64).for_each(|block| send(&mut client, WRITE, 0, block << 12, &[1; 3], 3));
     (0..64).for_each(|_| assert_eq!(reply(&mut client).0, 0));
-    // Each costs all reactors a look: the others of this client wait.
+    // Each rewrite makes all reactors look for changes, so the others of this client wait.
     assert!(from.elapsed() >= 4 * DELAY, "{:?}", from.elapsed());
     rig.server.stop().expect("it ends");
 }

@@ -2,24 +2,24 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`report`] | what a check tells |
+//! | [`report`] | options, progress and result of a check |
 //! | [`model`] | the pool in memory: maps, and what a journal record does to them |
 //! | `kept` | records that are kept beside damaged maps |
-//! | `ahead` | reading every page, many at once |
-//! | `walk` | understanding everything the superblock reaches |
+//! | `ahead` | reads every page, many at once |
+//! | `walk` | decodes everything the superblock reaches |
 //! | `replay` | the journal |
-//! | `sums` | checksums of data: which are kept |
-//! | `double` | two copies of the metadata of a pool that has one |
-//! | `volumes`, `owners` | volumes against each other and their maps; who has which unit |
-//! | `repair` | writing what the findings have made of the pool |
+//! | `sums` | pages of data checksums: which of them are kept |
+//! | `double` | gives a pool with one copy of its metadata a second one |
+//! | `volumes`, `owners` | volumes against each other and their maps; owners of units |
+//! | `repair` | writes the mended model to the pool |
 //!
-//! Owns the order: superblocks, labels, table and maps, journal, volumes, units. It reads the device through the codecs
-//! alone and shares nothing with an open pool, so that an error in the pool's own code does not hide itself.
+//! Owns the order: superblocks, labels, table and maps, journal, volumes, units. Reads the device through the codecs
+//! alone and shares nothing with an open pool, so that an error in the pool's own code cannot hide itself.
 //!
 //! Invariants:
 //! - C1: without `repair` nothing is written. With it, every finding is known before the first write, and nothing is
 //!   written unless all of them can be repaired.
-//! - C2: each finding mends the model as its `repair` says; a repair writes the model, and nothing else.
+//! - C2: each finding changes the model as its `repair` says; a repair writes the model, and nothing else.
 //! - C3: a repair that is interrupted at any point leaves the pool as it was, or repaired.
 
 mod ahead;
@@ -56,13 +56,13 @@ use repair::Repair;
 use report::Progress;
 use walk::Walk;
 
-/// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is
-/// in the report. Nobody else may write to it meanwhile.
+/// Checks the pool that lies on these bytes. Nobody else may write to it meanwhile. Defects of the pool are in the
+/// report; an error is a failure of the check itself.
 pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, PoolError> {
     check_with(io, options, &mut |_| ())
 }
 
-/// Checks the pool that lies on these bytes, as [`check`](fn@check) does; `tell` hears how far it is.
+/// Checks the pool that lies on these bytes, like [`check`](fn@check), and calls `tell` with the progress.
 pub fn check_with(
     io: &dyn BlockIo,
     options: &CheckOptions,
@@ -98,7 +98,7 @@ pub fn check_device(device: &sheave_blk::Device, options: &CheckOptions) -> Resu
     check(&DeviceIo::new(device)?, options)
 }
 
-/// Checks the pool on a device; `tell` hears how far it is.
+/// Checks the pool on a device, and calls `tell` with the progress.
 pub fn check_device_with(
     device: &sheave_blk::Device,
     options: &CheckOptions,
@@ -107,7 +107,7 @@ pub fn check_device_with(
     check_with(&DeviceIo::new(device)?, options, tell)
 }
 
-/// A repaired pool must be clean; if not, that is told with what is wrong.
+/// Checks the pool after a repair. Fails, with the first finding, unless it is clean.
 fn verify(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<(), PoolError> {
     let after = look(io, progress)?.report;
     let Some(first) = after.findings.first() else { return Ok(()) };
@@ -118,7 +118,7 @@ fn verify(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<(), PoolError
     })
 }
 
-/// A look at a pool: the report, and what a repair needs.
+/// Result of reading a pool: the report, and what a repair needs.
 struct Look {
     report: CheckReport,
     found: Option<Found>,
@@ -126,12 +126,12 @@ struct Look {
 
 struct Found {
     sb: Superblock,
-    /// The other superblock is damaged, or cannot be read.
+    /// True if the other superblock is damaged, or cannot be read.
     alone: bool,
     model: Model,
     next_seq: u64,
     labels: Vec<usize>,
-    /// Copies of pages that are not good, with what the other has.
+    /// Bad copies of pages: the address of each, and the content of its good copy.
     copies: Vec<(u64, Box<Block>)>,
     /// Units that a repair must not write to.
     in_use: HashSet<u64>,
@@ -151,6 +151,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let labels = member_labels(io, &sb, &mut report);
     let mut walk = Walk::new(io, &sb);
     let mut model = walk.read(progress)?;
+    // Before the journal, whose records are newer.
     walk.kept(&mut model);
     if let Some(first) = walk.findings.first().filter(|_| is_loose) {
         let means = format!("{first}. {NOT_WHOLE}");
@@ -160,14 +161,15 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let volumes_read = model.volumes.len();
     let replayed = replay::replay(io, &sb, &mut model)?;
     if alone && !sb.stands_for_both() {
-        // The other superblock may have opened regions: this one and its journal know nothing of that.
+        // The other superblock may have opened regions of which this one and its journal have no record.
         model.sums.open_all();
     }
     progress.done(journal_bytes);
     report.notes.append(&mut walk.notes);
     report.notes.extend(replayed.notes);
     if replayed.superblock_lost {
-        // The tree of a superblock that is not the newest is overwritten here and there: its damage would say nothing.
+        // Below a superblock that is not the newest, later checkpoints have overwritten some of the pages: their damage
+        // would prove nothing.
         report.findings.extend(replayed.findings);
         return Ok(Look { report, found: None });
     }
@@ -180,13 +182,13 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
         walk.pages.keys().map(|address| address / unit_bytes).chain(partners.clone()).collect();
     both_first_and_second(&walk.pages, &walk.partners, unit_bytes, &mut report);
     let copies = walk.bad_copies.into_iter().map(|copy| (copy.at, copy.block)).collect();
-    // Units of which nothing but the first block is ever used.
+    // Units of which only the first block is ever used.
     let label_units: HashSet<u64> =
         sb.members[1..].iter().map(|(start, _)| start / unit_bytes).chain(sb.copy_units()).collect();
     copies_of(io, &sb, &mut report);
     page_units(&sb, &metadata, &label_units, &mut report);
     report.findings.extend(volumes::settle(&mut model));
-    // Before entries are taken out: what was claimed is not written to, until the repair is durable.
+    // Before entries are taken out: a repair must not write to claimed units until it is durable.
     let claimed = claimed_units(&model);
     let mut totals =
         Totals { size_bytes: geometry.bytes(), unit_bytes, units: geometry.total_units, ..Totals::default() };
@@ -206,7 +208,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     Ok(Look { report, found: Some(Found { sb, alone, model, next_seq: replayed.next_seq, labels, copies, in_use }) })
 }
 
-/// No unit has second copies of the pages of two units, or pages of its own besides.
+/// Reports units that have the second copies of two units of pages, or second copies and other pages.
 fn both_first_and_second(
     pages: &HashMap<u64, (u32, u16, u64)>,
     partners: &HashMap<u64, u32>,
@@ -226,7 +228,7 @@ fn both_first_and_second(
     }
 }
 
-/// The pool has room for all that it is said to hold.
+/// Reports a pool that has fewer units than are in use, and notes its counts.
 fn add_up(sb: &Superblock, totals: &Totals, taken: u64, volumes_read: usize, report: &mut CheckReport) {
     if taken > totals.units {
         report.findings.push(Finding {
@@ -242,7 +244,7 @@ fn add_up(sb: &Superblock, totals: &Totals, taken: u64, volumes_read: usize, rep
     ));
 }
 
-/// Units with data of any volume.
+/// Returns the units with data of any volume.
 fn claimed_units(model: &Model) -> Vec<u64> {
     let mut seen = HashSet::new();
     let mut units = Vec::new();
@@ -255,26 +257,25 @@ fn claimed_units(model: &Model) -> Vec<u64> {
     units
 }
 
-/// The superblock that a check goes by.
+/// The superblock that a check starts from.
 struct Chosen {
     sb: Superblock,
-    /// It is the only good one, or a copy.
+    /// True if the other one is bad, or this is a copy.
     alone: bool,
-    /// It is a loose root: nothing may be wrong with its trees.
+    /// True for a loose root: any damage in its trees makes it useless.
     is_loose: bool,
 }
 
-/// What is said where a page of the newest loose root is not good.
+/// Verdict if a page below the newest loose root is bad.
 const NOT_WHOLE: &str = "Both superblocks and their copies are lost, and of the newest checkpoint that has a root not \
                          all pages are there: it was cut off, or pages are damaged. Which state of the pool was the \
                          last cannot be told, so nothing is repaired; --rescue shows what can be taken out";
 
-/// Reads both slots; the newest superblock, if there is one, else a copy, else a loose root. Adds findings about what
-/// is not good.
+/// Reads both slots. Returns the newest superblock, else a copy, else a loose root. Adds findings about bad slots.
 fn superblocks(io: &dyn BlockIo, report: &mut CheckReport, progress: &mut Progress<'_>) -> Option<Chosen> {
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
-        // The error of a read may pass; a repair rests on what is read here.
+        // Twice, because an error may pass, and a repair rests on what is read here.
         match io.read(address, &mut block).or_else(|_| io.read(address, &mut block)) {
             Ok(()) => (Superblock::decode(&block, address, u64::MAX), None),
             Err(status) => (Err(Damage::Blank), Some(status)),
@@ -340,19 +341,19 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport, progress: &mut Progre
     }
 }
 
-/// Looks through all pages for a root.
+/// Searches all pages for a root.
 fn loose_root(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Option<Copied>, String> {
     progress.more(io.size_bytes());
     loose::find(io, &mut |bytes| progress.done(bytes))
 }
 
-/// A finding about one of the two superblocks.
+/// Returns a finding about one of the two superblocks.
 fn of_slot(slot: usize, kind: FindingKind, means: String, repair: Option<String>) -> Finding {
     let what = format!("superblock {}", ["A", "B"][slot]);
     Finding { kind, place: Place { what, address: Some(SUPERBLOCKS[slot]), ..Place::default() }, means, repair }
 }
 
-/// What a copy is worth where both superblocks are lost.
+/// Describes what a copy is worth if both superblocks are lost.
 fn the_copy(found: &Copied) -> String {
     let what = if found.is_loose { "All copies are lost too, but the root" } else { "A copy of the superblock" };
     let mut words = format!(
@@ -370,8 +371,8 @@ fn the_copy(found: &Copied) -> String {
     words
 }
 
-/// Adds findings about the copies of the superblock. A crash may leave them torn, or of the checkpoint before: the next
-/// opening writes them anew, so that is no finding.
+/// Adds findings about the copies of the superblock. If the pool was not closed they are only notes: a crash may leave
+/// copies torn, or of the checkpoint before, and the next opening rewrites them.
 fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
     for at in sb.copies.into_iter().filter(|at| *at != 0) {
         let mut block: Block = [0; BLOCK];
@@ -399,7 +400,7 @@ fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
     }
 }
 
-/// What the intact superblock is worth when the other is damaged, or cannot be read.
+/// Describes what the intact superblock is worth if the other is damaged or cannot be read.
 fn the_other(sb: &Superblock, unreadable: bool) -> &'static str {
     if unreadable && !sb.stands_for_both() {
         return "The other superblock is intact, but an older program wrote it: if the unreadable one was newer, what \
@@ -408,7 +409,7 @@ fn the_other(sb: &Superblock, unreadable: bool) -> &'static str {
     "The other superblock is intact and stands for it"
 }
 
-/// What the older superblock contradicts.
+/// Describes the contradiction between the older superblock and the newer one, if there is one.
 fn differ(old: &Superblock, new: &Superblock) -> Option<String> {
     if old.generation + 1 != new.generation {
         return Some(format!(
@@ -427,7 +428,7 @@ fn differ(old: &Superblock, new: &Superblock) -> Option<String> {
     back.then(|| "it is older and yet has higher numbers than the other: these only rise".to_owned())
 }
 
-/// Verifies the labels of further members; the numbers of those to be written by a repair.
+/// Verifies the labels of all members but the first. Returns the numbers of those that a repair writes.
 fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) -> Vec<usize> {
     let mut rewrite = Vec::new();
     for (number, &(start, len)) in sb.members.iter().enumerate().skip(1) {
@@ -467,7 +468,7 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
     rewrite
 }
 
-/// No page lies where a label is.
+/// Reports pages that lie in the unit of a label or of a copy.
 fn page_units(sb: &Superblock, metadata: &HashSet<u64>, labels: &HashSet<u64>, report: &mut CheckReport) {
     let unit_bytes = u64::from(sb.unit_bytes);
     for unit in metadata.intersection(labels) {
@@ -484,7 +485,7 @@ fn page_units(sb: &Superblock, metadata: &HashSet<u64>, labels: &HashSet<u64>, r
     }
 }
 
-/// Bytes that a check of a pool of this geometry takes of memory, about, if all of it is mapped.
+/// Returns about how many bytes of memory a check of such a pool takes if all of it is mapped.
 pub fn memory_bytes(geometry: &Geometry) -> u64 {
     let leaves = geometry.total_units.div_ceil(geometry.leaf_entries as u64);
     leaves * 4096 + geometry.total_units * 8

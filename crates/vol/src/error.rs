@@ -6,22 +6,22 @@ use thiserror::Error;
 
 use crate::format::damage::MapDamage;
 
-/// Why something with a pool or volume was refused. The source of what a device answered is its [`Status`].
+/// Error of an operation on a pool or volume. If a device answered with a [`Status`], that is its source.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The device under the pool.
+    /// Error of the device under the pool.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// An I/O of the pool itself failed.
     #[error("{what}: {status}. {fix}")]
     Io {
-        /// What was tried, and where.
+        /// Operation that was tried, and its place.
         what: String,
-        /// How it ended.
+        /// Status with which it ended.
         #[source]
         status: Status,
-        /// How to mend it.
+        /// Advice for mending it.
         fix: String,
     },
     /// A flush of the pool's device failed: nothing more is written until the pool is opened again.
@@ -31,13 +31,13 @@ pub enum PoolError {
          info' then names the volumes that may have lost data"
     )]
     Degraded {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// How the flush ended.
+        /// Status with which the flush ended.
         #[source]
         cause: Status,
     },
-    /// Another opening has the pool: this one writes nothing any more.
+    /// Another opening has the pool: this one no longer writes anything.
     #[error(
         "{what}: the pool on {device} is not this opening's any more: {who}. Nothing more is written here, and what \
          was written and not flushed before may be lost. Let go of the pool here, and end the other user or the second \
@@ -45,39 +45,39 @@ pub enum PoolError {
          'sheave pool check'"
     )]
     Taken {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
         /// The pool's device.
         device: String,
-        /// Who has it.
+        /// The one who has the pool.
         who: String,
     },
-    /// A change was made and could not be made durable. It cannot be undone: the next commit decides.
+    /// A change was made but could not be made durable. It cannot be undone: the next commit decides.
     #[error(
         "{what}: it is done, but not durable: {status}. The next flush or sync that ends well makes it durable, and a \
          crash before that may undo it. Check the pool's device"
     )]
     NotDurable {
-        /// What was done.
+        /// Change that was made.
         what: String,
-        /// How the commit ended.
+        /// Status with which the commit ended.
         #[source]
         status: Status,
     },
-    /// What lies on the device is no pool, or too new for this version.
+    /// The device has no pool, or one that is too new for this version.
     #[error("{what}. {fix}")]
     Format {
-        /// What was found.
+        /// Description of what was found.
         what: String,
-        /// How to mend it.
+        /// Advice for mending it.
         fix: String,
     },
     /// The devices given are not the members of the pool.
     #[error("{what}. {fix}")]
     Members {
-        /// Which one is missing, or another.
+        /// Description of the mismatch, such as a missing member.
         what: String,
-        /// How to mend it.
+        /// Advice for mending it.
         fix: String,
     },
     /// A metadata block is damaged.
@@ -86,89 +86,89 @@ pub enum PoolError {
          POOL --rescue' to see what can be taken out"
     )]
     Damaged {
-        /// Which block.
+        /// Name of the block.
         what: String,
-        /// Where.
+        /// Address of the block.
         at: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// A page of a volume's map is damaged: the volume does not open.
+    /// A page of a volume's map is damaged, so the volume does not open.
     #[error(
         "{what}: the map of volume '{volume}' is damaged: {damage}. 'sheave volume delete' gives the volume up. To \
          keep what is left of it, close the pool: 'sheave pool check --dry-run' shows what is lost, and 'sheave pool \
          check --repair' makes it a hole"
     )]
     DamagedMap {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
         /// The volume.
         volume: String,
-        /// Where, and why.
+        /// Place and cause of the damage.
         #[source]
         damage: MapDamage,
     },
-    /// Another has it open, or it is in use.
+    /// A device, pool or volume is in use.
     #[error("{what} is in use: {who}. {fix}")]
     Busy {
-        /// What.
+        /// Name of what is in use.
         what: String,
-        /// By whom.
+        /// The one who uses it.
         who: String,
-        /// How to mend it.
+        /// Advice for mending it.
         fix: String,
     },
-    /// There is no such volume.
+    /// No volume has this name.
     #[error("there is no volume '{name}' in the pool. 'sheave volume list' shows those there are")]
     NoVolume {
-        /// As asked for.
+        /// Name that was asked for.
         name: String,
     },
-    /// There is one of that name.
+    /// A volume has this name already.
     #[error("there is a volume '{name}' already. Choose another name, or delete or rename that one")]
     Exists {
-        /// As asked for.
+        /// Name that was asked for.
         name: String,
     },
-    /// A name, size or option that cannot be.
+    /// A name, size or option is impossible.
     #[error("{what}. {fix}")]
     Invalid {
-        /// What is wrong.
+        /// Description of what is wrong.
         what: String,
-        /// What would be right.
+        /// Advice on what would be right.
         fix: String,
     },
     /// The pool has no room.
     #[error("the pool is full: {what}. Delete a volume or snapshot, discard data, or 'sheave pool grow' it")]
     Full {
-        /// What needed room.
+        /// Operation that needed room.
         what: String,
     },
-    /// The file system that holds the pool's files has no room, whatever the pool has.
+    /// The file system that holds the pool's files has no room, even if the pool has.
     #[error(
         "the file system that holds {device} is full: {what}. Free some space in it, or move the pool to a larger one; \
          deleting volumes and 'sheave pool trim' give it space back"
     )]
     HostFull {
-        /// What needed room.
+        /// Operation that needed room.
         what: String,
         /// The pool's device.
         device: String,
     },
-    /// A bound was reached.
+    /// A limit was reached.
     #[error("{what}: the limit is {limit}. {fix}")]
     Limit {
-        /// What there are too many of.
+        /// Description of what there are too many of.
         what: String,
-        /// The bound.
+        /// The limit.
         limit: u64,
-        /// How to mend it.
+        /// Advice for mending it.
         fix: String,
     },
 }
 
 impl PoolError {
-    /// The system gave no random bits for an identity.
+    /// Error of an identity for which the system gave no random bits.
     pub(crate) fn no_random_bits(status: Status) -> PoolError {
         PoolError::Io {
             what: "getting random bits for an identity".into(),
@@ -177,7 +177,7 @@ impl PoolError {
         }
     }
 
-    /// The device refused a write that changes nothing of the pool.
+    /// Error of a write that the device refused and that changes nothing of the pool.
     pub(crate) fn not_written(what: String, status: Status) -> PoolError {
         let fix = match status {
             Status::FileTooBig => {

@@ -1,26 +1,26 @@
-//! What a check or a scrub finds wrong.
+//! Findings of checks and scrubs.
 //!
-//! Owns the findings' kinds and words. Every finding says where, what it means for the data, and what repairing it
-//! does. Checks and scrubs tell their findings in the same words.
+//! Owns the kinds and words of findings, which checks and scrubs share. Each says where it is, what it means for the
+//! data, and what repairing it does.
 
 use std::fmt;
 
-/// Something wrong.
+/// One defect of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What kind of thing.
+    /// Kind of the defect.
     pub kind: FindingKind,
-    /// Where.
+    /// Place of the defect.
     pub place: Place,
-    /// What is wrong, and what it means for the data.
+    /// Description of the defect, and of what it means for the data.
     pub means: String,
-    /// What repairing does; `None`: it cannot be repaired, and `means` says what can be done.
+    /// Description of what repairing does. `None` if it cannot be repaired: `means` says what can be done.
     pub repair: Option<String>,
 }
 
 impl Finding {
-    /// Something wrong that cannot be repaired.
+    /// Creates a finding that cannot be repaired.
     pub fn new(kind: FindingKind, place: Place, means: impl Into<String>) -> Finding {
         Finding { kind, place, means: means.into(), repair: None }
     }
@@ -60,13 +60,13 @@ pub enum FindingKind {
     PageCopy,
     /// A page or unit could not be read.
     Unreadable,
-    /// What the table says of a volume cannot be.
+    /// An entry of the volume table is impossible.
     Volume,
     /// A volume has space beyond its end.
     BeyondEnd,
     /// A unit or page is claimed by two that may not share it.
     SharedWrongly,
-    /// A unit is claimed for data, and lies in what metadata or the pool itself occupies.
+    /// A unit is claimed for data, but lies in a place of metadata or of the pool itself.
     InMetadata,
     /// Counts disagree.
     Totals,
@@ -75,7 +75,7 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    /// For reports and scripts.
+    /// Returns the name that reports and scripts use.
     pub fn name(self) -> &'static str {
         match self {
             FindingKind::NoPool => "no-pool",
@@ -99,22 +99,22 @@ impl FindingKind {
     }
 }
 
-/// Where something is wrong.
+/// Place of a defect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The block or thing, such as `superblock A`.
+    /// Name of the block or thing, such as `superblock A`.
     pub what: String,
-    /// Its first byte in the pool.
+    /// First byte in the pool.
     pub address: Option<u64>,
-    /// The volume that it concerns.
+    /// Volume that is concerned.
     pub volume: Option<String>,
-    /// First byte and bytes of the volume that it concerns.
+    /// First byte and length of the part of the volume that is concerned.
     pub range: Option<(u64, u64)>,
 }
 
 impl Place {
-    /// This block or thing.
+    /// Creates a place that is a block or thing, without an address.
     pub fn new(what: impl Into<String>) -> Place {
         Place { what: what.into(), ..Place::default() }
     }

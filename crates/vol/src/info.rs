@@ -1,4 +1,4 @@
-//! What reports tell of pools and volumes.
+//! Reports about pools and volumes.
 
 use sheave_blk::stats::Faults;
 
@@ -6,21 +6,21 @@ use crate::format::damage::MapDamage;
 use crate::format::page::table::Interim;
 use crate::format::settings::{Checksum, LowWater};
 
-/// How much space is left, in one word.
+/// State of a pool's space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SpaceState {
-    /// Enough.
+    /// Enough space.
     #[default]
     Ok,
-    /// Less than the low-water mark.
+    /// Less space than the low-water mark.
     Low,
-    /// None for data: first writes fail or wait. What frees space still works.
+    /// No space for data: first writes fail or wait. Operations that free space still work.
     Full,
 }
 
 impl SpaceState {
-    /// `ok`, `low` or `full`.
+    /// Returns `ok`, `low` or `full`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,15 +31,15 @@ impl SpaceState {
     }
 }
 
-/// What a [`Watch`](crate::Watch) tells.
+/// Notice that a [`Watch`](crate::Watch) gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceNotice {
     /// Number of the change, since the pool was opened.
     pub number: u64,
-    /// What the state is now.
+    /// State after the change.
     pub state: SpaceState,
-    /// Metadata runs short too: soon no volume can be created or copied.
+    /// True if metadata runs short too: soon no volume can be created or copied.
     pub metadata_low: bool,
     /// Bytes that volumes may still take.
     pub free_bytes: u64,
@@ -47,22 +47,22 @@ pub struct SpaceNotice {
     pub low_water_bytes: u64,
 }
 
-/// Whether what becomes free is given back to the device in the background.
+/// State of the background discard, which gives units that become free back to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiscardState {
-    /// Not: [`Pool::trim`](crate::Pool::trim) does it when asked.
+    /// Turned off: only [`Pool::trim`](crate::Pool::trim) discards.
     Off,
-    /// It is.
+    /// Turned on.
     On,
-    /// It is to be, and the device takes nothing back.
+    /// Turned on, but the device takes no discards.
     Unsupported,
-    /// A discard failed in this way: no more until the pool is opened again.
+    /// A discard failed with this status: there are no more until the pool is opened again.
     Failed(sheave_base::status::Status),
 }
 
 impl DiscardState {
-    /// A word for it.
+    /// Returns a word for reports.
     pub fn name(self) -> &'static str {
         match self {
             DiscardState::Off => "off",
@@ -73,7 +73,7 @@ impl DiscardState {
     }
 }
 
-/// A pool.
+/// State of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolInfo {
@@ -91,7 +91,8 @@ pub struct PoolInfo {
     pub free_bytes: u64,
     /// Bytes freed that come back after the next commit.
     pub pending_bytes: u64,
-    /// Free bytes that nobody gets, for a damaged map may have them, until no volume with one is left.
+    /// Free bytes that are not given out, because a damaged map may refer to them, until no volume with such a map is
+    /// left.
     pub quarantined_bytes: u64,
     /// Bytes kept for metadata.
     pub reserve_bytes: u64,
@@ -103,15 +104,15 @@ pub struct PoolInfo {
     pub low_water: LowWater,
     /// The low-water mark in bytes; 0 without one.
     pub low_water_bytes: u64,
-    /// Whether what becomes free goes back to the device.
+    /// State of the background discard.
     pub discard: DiscardState,
-    /// Bytes that became free and have not been given back yet.
+    /// Bytes that became free and have not been discarded yet.
     pub discard_pending_bytes: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,
-    /// The devices that it is made of, in order.
+    /// Devices that the pool is made of, in order.
     pub members: Vec<MemberInfo>,
-    /// Volumes and snapshots.
+    /// Number of volumes and snapshots.
     pub volumes: u32,
     /// Entries of all maps that have space, one for each unit of a volume; leaves that snapshots share count once.
     pub entries: u64,
@@ -119,60 +120,61 @@ pub struct PoolInfo {
     pub memory_bytes: u64,
     /// Superblock generation.
     pub generation: u64,
-    /// Whether data has checksums.
+    /// Checksums of data.
     pub checksum: Checksum,
-    /// Blocks that did not match their checksum, since it was opened.
+    /// Blocks that did not match their checksum since the pool was opened.
     pub checksum_errors: u64,
-    /// Blocks that were told bad, and stay so until they are written anew.
+    /// Blocks that were reported bad, and stay so until they are rewritten.
     pub bad_blocks: u64,
-    /// Blocks of regions that were open at a crash and did not match: they were believed, at the last opening.
+    /// Blocks of regions open at a crash that did not match at the last opening: their data was taken as it was.
     pub rebuilt_checksums: u64,
-    /// The last opening had to replay the journal.
+    /// True if the last opening had to replay the journal.
     pub recovered: bool,
-    /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.
+    /// Status of a failed flush of the device: only reads go on until the pool is opened again.
     pub degraded: Option<sheave_base::status::Status>,
-    /// Another opening has the pool, in words: nothing is written any more.
+    /// Description of another opening that has the pool: nothing is written any more.
     pub taken_by: Option<String>,
-    /// What it lacks because an older program made it: [`Pool::upgrade`](crate::Pool::upgrade) gives it that.
+    /// Features that the pool lacks because an older program made it; [`Pool::upgrade`](crate::Pool::upgrade) adds
+    /// them.
     pub upgrades: Vec<&'static Upgrade>,
-    /// Volumes whose maps are damaged, by name: they do not open until `check --repair` has mended them, and can be
-    /// deleted. The others work ([`Pool::open`](crate::Pool::open)).
+    /// Volumes with damaged maps, by name: they do not open until `check --repair` has mended them, but can be deleted.
+    /// The others work ([`Pool::open`](crate::Pool::open)).
     pub damaged: Vec<(String, MapDamage)>,
-    /// What an opening with [`OpenOptions::rescue`](crate::OpenOptions::rescue) passed over, in words.
+    /// Descriptions of what an opening with [`OpenOptions::rescue`](crate::OpenOptions::rescue) passed over.
     pub unsure: Vec<String>,
-    /// The last write to space that was never used found that the file system which holds the pool is full: reads,
-    /// overwrites, flushes, deletes and closing go on, until there is room again.
+    /// True if the last write to space that was never used found that the file system which holds the pool is full.
+    /// Only reads, overwrites, flushes, deletes and closing go on until there is room again.
     pub host_full: bool,
-    /// How often a write was refused since the pool was opened, because the file system that holds the pool is full.
+    /// Number of writes refused since the pool was opened because the file system that holds the pool is full.
     pub host_refusals: u64,
-    /// How often the pool has become full since it was opened.
+    /// Number of times that the pool became full since it was opened.
     pub times_full: u64,
-    /// How often metadata has begun to run short since the pool was opened.
+    /// Number of times that metadata began to run short since the pool was opened.
     pub times_metadata_low: u64,
-    /// Requests that ended with a fault of the device below since that was opened, and the status of one of the newest.
+    /// Requests that ended with a fault of the device below since that was opened, and the status of a recent one.
     pub device_faults: Faults,
-    /// What a crash left to be written cannot be: the host has no space for it, or a damaged map stands in the way.
-    /// Volumes are read-only, and nothing but deletes is taken, until these have removed the cause.
+    /// True if changes that a crash left unwritten cannot be written: the host has no space, or a damaged map stands in
+    /// the way. Volumes are read-only, and only deletes are accepted, until these have removed the cause.
     pub deletes_only: bool,
-    /// Copies that there are of each page of metadata: 1 or 2.
+    /// Number of copies of each page of metadata: 1 or 2.
     pub metadata_copies: u8,
     /// Blocks of metadata of which one copy was found damaged or unreadable since the pool was opened, and another
-    /// good: pages, and copies of the superblock that a scrub could not write anew. Scrubs write such copies anew.
+    /// good: pages, and copies of the superblock that a scrub could not rewrite. Scrubs rewrite such copies.
     pub bad_copies: u64,
-    /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
-    /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).
+    /// Names of the volumes that may have lost acknowledged data, because a flush failed in an earlier opening.
+    /// [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss) clears them.
     pub lost: Vec<String>,
 }
 
-/// Something that a pool of an older program lacks.
+/// A feature that a pool of an older program lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Upgrade {
-    /// Its name, for scripts.
+    /// Name for scripts.
     pub name: &'static str,
-    /// What the pool does not do without it.
+    /// Description of what the pool does not do without it.
     pub lacks: &'static str,
-    /// What is different with it.
+    /// Description of what is different with it.
     pub gives: &'static str,
 }
 
@@ -180,13 +182,13 @@ pub struct Upgrade {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberInfo {
-    /// Where it begins in the pool.
+    /// First byte in the pool.
     pub start_bytes: u64,
-    /// What the pool has of it.
+    /// Bytes of it that the pool uses.
     pub size_bytes: u64,
 }
 
-/// A volume or snapshot.
+/// State of a volume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeInfo {
@@ -196,28 +198,28 @@ pub struct VolumeInfo {
     pub name: String,
     /// Size that users see.
     pub size_bytes: u64,
-    /// How large writes beyond its end may make it; `None` when they fail.
+    /// Largest size that writes beyond the end may give it; `None` if such writes fail.
     pub max_size_bytes: Option<u64>,
-    /// Cannot be written.
+    /// True for a snapshot, which cannot be written.
     pub snapshot: bool,
     /// Name of the volume or snapshot that this was made of, while it exists.
     pub origin: Option<String>,
-    /// Space it has.
+    /// Bytes of space that it has.
     pub allocated_bytes: u64,
-    /// Of that, shared with others.
+    /// Bytes of that space that others share.
     pub shared_bytes: u64,
-    /// Of that, its own: what deleting it gives back.
+    /// Bytes of that space that are its own: deleting it gives them back.
     pub unique_bytes: u64,
-    /// Data written, at 4 KiB.
+    /// Bytes of data written, in blocks of 4 KiB.
     pub written_bytes: u64,
-    /// Made at, seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created: u64,
-    /// Random bits that tell it from all others, its copies in other pools excepted; none if an older program made it,
-    /// or the pool [lacks identities](PoolInfo::upgrades). Another name or a rollback changes nothing of it.
+    /// Random bits that no other volume has, except its copies in other pools. `None` if an older program made it, or
+    /// the pool [lacks identities](PoolInfo::upgrades). Renaming and rolling back do not change them.
     pub identity: Option<[u8; 16]>,
-    /// It goes again when what it is made for has ended, or when the pool is opened for writing the next time.
+    /// Set for a volume that is deleted when its purpose has ended, or when the pool is next opened for writing.
     pub interim: Option<Interim>,
-    /// Pages of its map are damaged: it does not open, and what it takes is not known.
+    /// Damage of its map: the volume does not open, and its space is not known.
     pub damage: Option<MapDamage>,
 }
 
@@ -225,7 +227,7 @@ pub struct VolumeInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExtentKind {
-    /// Written.
+    /// Written data.
     Data,
     /// Space without data; reads as zeroes.
     Unwritten,
@@ -239,18 +241,18 @@ pub enum ExtentKind {
 pub struct Extent {
     /// First byte.
     pub pos: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// State.
+    /// State of all its bytes.
     pub kind: ExtentKind,
     /// First byte on the pool's device; 0 for a hole.
     pub addr: u64,
-    /// Others have the same space.
+    /// True if others have the same space.
     pub shared: bool,
 }
 
 impl Extent {
-    /// A range whose space has no address yet, and no other owner.
+    /// Creates an extent whose space has no address yet, and no other owner.
     pub fn new(pos: u64, len: u64, kind: ExtentKind) -> Extent {
         Extent { pos, len, kind, addr: 0, shared: false }
     }
@@ -258,13 +260,13 @@ impl Extent {
 
 sheave_base::setters!(Extent { addr: u64, shared: bool });
 
-/// Where two volumes differ; [`Volume::differences_since`](crate::Volume::differences_since).
+/// Differences of two volumes; see [`Volume::differences_since`](crate::Volume::differences_since).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Differences {
     /// The extents that differ, in order.
     pub extents: Vec<Extent>,
-    /// Where the comparison ended: at or beyond the end of the range, or where it was told to end.
+    /// Position at which the comparison ended: at or beyond the end of the range, or where `go_on` ended it.
     pub upto: u64,
     /// Bytes that were read to compare them, of both volumes together.
     pub read_bytes: u64,

@@ -1,26 +1,26 @@
 //! Sheave floor 4: pools of space on any device, and the thin volumes in them.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not a part of what the crate `sheave` promises: the public items here may change with any version.
 //!
-//! Modules have storeys, and each names only those below it; `cargo xtask tidy` holds that (`tidy/storeys.rs`).
+//! Each module has a storey, and names only modules below it; `cargo xtask tidy` checks that (`tidy/storeys.rs`).
 //!
 //! | storey | module | holds |
 //! |---|---|---|
-//! | 8 | [`pool`] | a pool: create, open, what is in it, close. It only calls what is below |
-//! | 7 | `ops` | what is done to a pool as a whole: volumes made, copied, resized, deleted; growing; [`scrub`] |
+//! | 8 | [`pool`] | a pool: create, open, report, close. Only calls modules below |
+//! | 7 | `ops` | operations on a whole pool: create, copy, resize, delete volumes; grow the pool; [`scrub`] it |
 //! | 6 | [`volume`] | a thin volume, an `iomap::File`: lookups, first writes, copies of shared units, holes |
-//! | 5 | `engine` | an open pool and its locks; commits, checkpoints, recovery, what a failed flush means |
-//! | 4 | `state` | what a pool is in memory, without I/O: maps, space, volumes, checksums, the account of metadata |
+//! | 5 | `engine` | an open pool and its locks; commits, checkpoints, recovery, the effect of a failed flush |
+//! | 4 | `state` | a pool in memory, without I/O: maps, space, volumes, checksums, the account of metadata |
 //! | 4 | [`check`](mod@check) | verifies a pool offline, and repairs it, with a walk of its own |
-//! | 3 | `device` | how blocks are read and written: [`block_io`], sweeps of many blocks |
-//! | 3 | [`options`], [`info`], `finding` | what callers ask for; what reports, checks and scrubs tell |
-//! | 3 | [`members`] | which files and devices are the members of a pool, by what lies at their beginning |
+//! | 3 | `device` | reading and writing of blocks: [`block_io`], sweeps of many blocks |
+//! | 3 | [`options`], [`info`], `finding` | options for callers; the contents of reports, checks and scrubs |
+//! | 3 | [`members`] | identifies the files and devices that are members of a pool, by their first blocks |
 //! | 2 | [`rbd_diff`] | the format in which changes of a volume travel |
-//! | 2 | [`format`](mod@format) | the on-disk format: offsets, sizes, limits; what blocks hold, such as [`page`] |
-//! | 1 | [`error`], [`made_at`] | why something was refused; the wall clock, and how to do without it |
+//! | 2 | [`format`](mod@format) | the on-disk format: offsets, sizes, limits; contents of blocks, such as [`page`] |
+//! | 1 | [`error`], [`made_at`] | errors; the wall clock, and a substitute for it |
 //!
-//! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as
-//! it attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
+//! Shapes: a [`Pool`] is created on a `Device` and opened by one owner. It opens [`Volume`]s, which a ring attaches
+//! like any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
 pub mod check;
 mod device;

@@ -1,4 +1,4 @@
-//! What a pool is made with, and how it is opened.
+//! Options for creating, copying into, and opening a pool.
 //!
 //! Owns the options that callers fill in, with their defaults.
 
@@ -7,36 +7,36 @@ use std::time::Duration;
 use crate::format::page::table::Interim;
 use crate::format::settings::{Checksum, LowWater};
 
-/// How long I/O that is waited for may take, unless told.
+/// Default of `OpenOptions::longest_wait`.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// How long a region of checksums that nobody writes to stays open at most, unless told.
+/// Default of `OpenOptions::longest_idle`.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
-/// The default of [`OpenOptions::owner_every`]. It bounds the time in which two owners can harm each other; the look at
-/// the superblocks that ends this time is a read of 8 KiB.
+/// Default of [`OpenOptions::owner_every`]. Bounds the time in which two owners can harm each other; each check reads 8
+/// KiB.
 const OWNER_EVERY: Duration = Duration::from_secs(1);
 
-/// What a pool is made with.
+/// Options for creating a pool.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CreateOptions {
     /// Allocation unit: a power of two, 4 KiB to 1 MiB.
     pub unit_bytes: u64,
-    /// Bytes of the journal; `None`: by the size of the pool.
+    /// Bytes of the journal; `None`: chosen by the size of the pool.
     pub journal_bytes: Option<u64>,
     /// Checksums of data.
     pub checksum: Checksum,
     /// Free space below which the pool is low; [`Pool::set_low_water`](crate::Pool::set_low_water) changes it later.
     pub low_water: LowWater,
-    /// Give what becomes free back to the device below, in the background;
+    /// Gives units that become free back to the device below, in the background;
     /// [`Pool::set_discard`](crate::Pool::set_discard) changes it later.
     pub discard: bool,
     /// Identity; `None`: a random one.
     pub uuid: Option<[u8; 16]>,
-    /// Overwrite a pool that is there.
+    /// Overwrites a pool that is there.
     pub overwrite: bool,
-    /// Copies of each page of metadata, 1 or 2: with two of them, which lie on different members where there are any, a
-    /// page that is damaged or cannot be read costs nothing. `None`: two in a pool of more than one member, else one.
-    /// Cannot be changed later.
+    /// Copies of each page of metadata, 1 or 2. With two, which lie on different members if there are any, a page that
+    /// is damaged or cannot be read costs nothing. `None`: two in a pool of more than one member, else one. Cannot be
+    /// changed later.
     pub metadata_copies: Option<u8>,
 }
 
@@ -51,20 +51,21 @@ sheave_base::setters!(CreateOptions {
     metadata_copies: Option<u8>,
 });
 
-/// What a snapshot or a clone is, beside a copy of its source.
+/// Properties of a snapshot or clone, beside the content of its source.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CopyOptions {
-    /// When it was taken, seconds since 1970; `None`: now. For what was made equal to a snapshot of another pool, and
-    /// keeps the time of that.
+    /// Time at which it was taken, in seconds since 1970; `None`: now. Set for a copy of a snapshot of another pool,
+    /// which keeps that one's time.
     pub created: Option<u64>,
-    /// Its identity; `None`: one of its own. For what was made equal to a snapshot of another pool: copies are told
-    /// from other snapshots of that name by it. Not all zero. A pool that [lacks identities](crate::PoolInfo::upgrades)
-    /// keeps none.
+    /// Identity; `None`: a new one. Set for a copy of a snapshot of another pool: sharing its identity distinguishes
+    /// the copy from other snapshots of the same name. Must not be all zero. A pool that [lacks
+    /// identities](crate::PoolInfo::upgrades) keeps none.
     pub identity: Option<[u8; 16]>,
-    /// The volume that it counts as made of, if that is of the same family; `None`: its source.
+    /// Name of the volume that counts as its origin, if that is of the same family; `None`: its source.
     pub origin: Option<String>,
-    /// It goes again. A pool that [lacks identities](crate::PoolInfo::upgrades) does not keep that.
+    /// Purpose after which the copy is deleted. A pool that [lacks identities](crate::PoolInfo::upgrades) does not keep
+    /// that.
     pub interim: Option<Interim>,
 }
 
@@ -75,46 +76,46 @@ sheave_base::setters!(CopyOptions {
     interim: Option<Interim>,
 });
 
-/// What happens to a write when the pool is full.
+/// Behaviour of a write when the pool is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It fails with ENOSPC.
+    /// Fails with ENOSPC.
     Error,
-    /// It waits for space, this long at most, then fails.
+    /// Waits for space, this long at most, then fails.
     Pause(Duration),
 }
 
-/// How a pool is opened.
+/// Options for opening a pool.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Write nothing at all: what the journal has to replay is replayed in memory.
+    /// Writes nothing at all: the journal is replayed in memory.
     pub read_only: bool,
-    /// Open read-only what does not open otherwise: a member whose label is damaged is believed to be the one, and a
-    /// journal is replayed up to what is damaged in it. What is not certain then is told by
-    /// [`PoolInfo::unsure`](crate::PoolInfo::unsure).
+    /// Opens read-only what does not open otherwise: a member with a damaged label is accepted, and a journal is
+    /// replayed up to the first damage in it. [`PoolInfo::unsure`](crate::PoolInfo::unsure) lists what is not certain
+    /// then.
     pub rescue: bool,
-    /// What happens to a write when the pool is full.
+    /// Behaviour of a write when the pool is full.
     pub when_full: WhenFull,
-    /// How long what waits for I/O to a volume waits at most (snapshots, rollbacks, holes, first writes to parts of
-    /// blocks); then it fails, and says whose I/O has not ended.
+    /// Longest wait for I/O to a volume, by snapshots, rollbacks, holes and first writes to parts of blocks. After it
+    /// they fail, and the error says whose I/O has not ended.
     pub longest_wait: Duration,
-    /// With checksums: most bytes of data in regions that are open, whose data is believed as it lies there after a
-    /// crash. Fewer are less that may rot unnoticed, and more writes that wait for a commit before they begin. At least
-    /// 64 regions of 4 MiB may be open, at most 2,048.
+    /// Most bytes of data in open regions of a pool with checksums; after a crash their data is taken as it lies there.
+    /// With a lower limit less data can rot unnoticed, and more writes wait for a commit before they begin. At least 64
+    /// regions of 4 MiB may be open, at most 2,048.
     pub open_bytes: u64,
-    /// With checksums: how long a region stays open at most after the last write to it has ended. A thread of the
-    /// pool's own sees to it, with a checkpoint when there is something to close. Shorter is less that may rot
-    /// unnoticed, and more writes that wait for a commit before they begin. [`Duration::MAX`]: no thread, and nothing
-    /// but other checkpoints and [`Pool::close_idle`](crate::Pool::close_idle) closes a region. I/O of the pool that
-    /// nobody reaps, and blocks that the device cannot read, keep regions open for longer.
+    /// Longest time for which a region of a pool with checksums stays open after the last write to it has ended. A
+    /// thread of the pool's own closes regions, with a checkpoint if there is something to close. With a shorter time
+    /// less may rot unnoticed, and more writes wait for a commit before they begin. [`Duration::MAX`]: no thread; only
+    /// other checkpoints and [`Pool::close_idle`](crate::Pool::close_idle) close a region. I/O of the pool that nobody
+    /// reaps, and blocks that the device cannot read, keep regions open for longer.
     pub longest_idle: Duration,
-    /// A thread of the pool's own gives back what becomes free, if the pool is set to. Without it nothing does but
-    /// [`Pool::discard_freed`](crate::Pool::discard_freed), and closing.
+    /// Starts a thread that discards units as they become free, if the pool is set to discard. Without the thread only
+    /// [`Pool::discard_freed`](crate::Pool::discard_freed) and closing do that.
     pub discard_thread: bool,
-    /// How long commits and writes to new space go on before the superblocks are read again, to see that nobody else
-    /// has opened the pool for writing by a way that no claim knows of. Checkpoints always look.
+    /// Interval after which commits and writes to new space read the superblocks again, to see that nobody else has
+    /// opened the pool for writing by a path that no claim covers. Checkpoints always look.
     pub owner_every: Duration,
 }
 

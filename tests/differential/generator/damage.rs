@@ -1,11 +1,11 @@
-//! Breaks fields of an operation, and says whether the SQE is then refused before it is queued.
+//! Breaks fields of an operation, and records whether the SQE is then refused before it is queued.
 
 use super::Generator;
 use crate::abi::{cancel, flag, timeout};
 use crate::program::{FdRef, Op, Word};
 
 impl Generator {
-    /// What is wrong with any operation: unknown opcode or flags, buffer selection, a personality.
+    /// Makes an error that is one for any operation: unknown opcode or flags, buffer selection, a personality.
     pub(super) fn damage_any(&mut self, op: &mut Op) {
         match self.rng.below(4) {
             0 => op.opcode = self.rng.between(200, 255) as u8,
@@ -13,7 +13,7 @@ impl Generator {
             2 => op.personality = *self.rng.pick(&[1, u16::MAX]),
             _ => {
                 op.flags |= flag::BUFFER_SELECT;
-                // Reads know it; they fail later, for there is no such group.
+                // Reads support buffer selection; they fail later, as there is no such group.
                 if matches!(op.opcode, crate::abi::op::READ | crate::abi::op::READV) {
                     return;
                 }
@@ -32,7 +32,7 @@ impl Generator {
         }
     }
 
-    /// For TIMEOUT and LINK_TIMEOUT. All of it is refused at once.
+    /// Breaks a TIMEOUT or LINK_TIMEOUT. All of these are refused at once.
     pub(super) fn damage_timeout(&mut self, op: &mut Op) {
         match self.rng.below(12) {
             0 => op.len = *self.rng.pick(&[0, 2, u32::MAX]),

@@ -1,11 +1,11 @@
-//! Makes programs out of a seed: mostly valid operations in chains, with something wrong in about every fourth.
+//! Makes programs from a seed: mostly valid operations in chains, about every fourth with an error.
 //!
-//! Only what has one right answer is generated (I2 of `program`): operations that may overlap in time never touch the
-//! same bytes; what is cancelled is certainly pending or certainly not there; counted timeouts stand first in their
-//! batch; no drain waits behind a timeout that nobody ends.
+//! Only programs with one right answer are generated (I2 of `program`): operations that may overlap in time never touch
+//! the same bytes; the target of a cancel is certainly pending or certainly absent; counted timeouts come first in
+//! their batch; no drain waits behind a timeout that nothing ends.
 //!
-//! `rw` makes reads and writes, `timed` timeouts and cancels, `other` the rest, `damage` breaks fields. All are
-//! `impl` blocks of [`Generator`].
+//! `rw` makes reads and writes, `timed` timeouts and cancels, `other` the rest, `damage` breaks fields. All are `impl`
+//! blocks of [`Generator`].
 
 mod damage;
 mod other;
@@ -17,16 +17,16 @@ use crate::program::{ARENA_BYTES, FIXED_BYTES, Op, Program, Shape, Word};
 use sheave_base::rng::Rng;
 use timed::Pending;
 
-/// What the rings that will run a program can be asked.
+/// Features of the rings that will run a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The kernel's side is a block device, so the end of the device can be tried.
+    /// The kernel's side is a block device, so that the end of the device can be tested.
     pub block_device: bool,
-    /// The kernel lets us ask for the realtime I/O class.
+    /// This process may use the realtime I/O class.
     pub realtime: bool,
 }
 
-/// Which of two features that exclude each other a program uses: a ring that has seen CQE_SKIP_SUCCESS drains no more.
+/// Use of two features that exclude each other: after CQE_SKIP_SUCCESS a ring refuses drains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
     Plain,
@@ -51,39 +51,39 @@ pub struct Generator {
     next_user_data: u64,
     /// The ring has seen CQE_SKIP_SUCCESS.
     skip_seen: bool,
-    /// The kernel goes on draining until a batch begins with a chain that is all right and drains nothing: till then
-    /// it issues late, counts from there, and lets all wait for whatever is pending.
+    /// The kernel is still draining, which lasts until a batch begins with a valid chain without a drain: until then it
+    /// issues late, counts from there, and lets everything wait for pending operations.
     drain_lingers: bool,
-    /// A drained chain makes the kernel drain the request after it as well.
+    /// A drained chain makes the kernel drain the next request too.
     drain_next: bool,
     /// Timeouts that may still be pending.
     pending: Vec<Pending>,
-    /// Something may be pending that is in `pending` no more; only a cancel of everything clears it.
+    /// An operation that is no longer in `pending` may be pending; only a cancel of everything clears it.
     maybe_pending: bool,
-    /// An operation has read or written at the file's position: with us that is not 0 any more.
+    /// An operation has used the file's position, which is not 0 any more on Sheave.
     moved: bool,
     batch: Batch,
 }
 
-/// What is used up by the batch that is being made.
+/// Resources that the current batch has used up.
 #[derive(Default)]
 struct Batch {
     ops: Vec<Op>,
     touched: Vec<Touched>,
     arena_used: u64,
     fixed_used: [u64; 2],
-    /// The number of the chain being made.
+    /// Number of the current chain.
     chain: u64,
-    /// Memory of the last operation of this chain, which the next may use again.
+    /// Memory of the last operation of this chain, which the next one may use again.
     chain_memory: Option<(u64, u64)>,
     drained: bool,
     has_long: bool,
-    /// Nothing may follow in this chain that touches data: it may run at any later time.
+    /// The rest of this chain may run at any later time, so it must not touch data.
     chain_waits: bool,
     chain_has_drain: bool,
 }
 
-/// The program of one seed.
+/// Returns the program of one seed.
 pub fn generate(seed: u64, limits: Limits) -> Program {
     let mut rng = Rng::new(seed);
     let style = *rng.pick(&[Style::Plain, Style::Drains, Style::Drains, Style::Skips, Style::Skips, Style::Both]);
@@ -129,8 +129,8 @@ impl Generator {
         }
     }
 
-    /// Chains of what completes within the submit, and well: the order of all their CQEs is the kernel's. (Of a chain
-    /// that is broken the kernel tells the rest later than we do.)
+    /// Makes chains of operations that complete within the submit, with success: the order of all their CQEs is the
+    /// kernel's. (The kernel posts the rest of a broken chain later than Sheave.)
     fn instant_batch(&mut self) {
         for _ in 0..self.rng.between(2, 6) {
             let length = self.rng.between(1, 4) as usize;
@@ -146,7 +146,7 @@ impl Generator {
         self.end_batch();
     }
 
-    /// Completions pile up in a small CQ. Only what completes at once and in order.
+    /// Makes a program whose completions pile up in a small CQ, of operations that complete at once and in order.
     fn hoarding(&mut self) {
         for _ in 0..self.rng.between(1, 5) {
             for _ in 0..self.rng.between(1, 8) {
@@ -196,10 +196,10 @@ impl Generator {
         let clean = !self.batch.ops[start..].iter().any(|op| op.nature.rejected);
         let skips = self.skip_seen || self.batch.ops.iter().any(|op| op.flags & flag::SKIP != 0);
         if !clean || skips {
-            // The drain may be refused, and then nothing waits.
+            // The drain may be refused, and then nothing waits for it.
             self.batch.touched.extend(before);
         }
-        // The first request that takes the drain over keeps all that follows waiting.
+        // The first request that takes the drain over keeps everything after it waiting.
         self.batch.drained |= self.drain_next && clean;
         self.drain_next = (self.drain_next && !clean) || (drain && length > 1);
     }
@@ -212,7 +212,7 @@ impl Generator {
         self.batch.ops.len()
     }
 
-    /// One operation (or a guarded pair) at the end of the chain that began at `start`.
+    /// Adds one operation (or a guarded pair) to the chain that began at `start`.
     fn member(&mut self, start: usize) {
         let first = self.batch.ops.len() == start;
         if self.batch.chain_waits {
@@ -243,7 +243,7 @@ impl Generator {
         }
     }
 
-    /// Puts a finished operation into the batch, with flags that fit any operation.
+    /// Adds a finished operation to the batch, with flags that are valid for any operation.
     fn add(&mut self, mut op: Op) {
         if self.may_be_async(&op) && self.rng.percent(10) {
             op.flags |= flag::ASYNC;
@@ -255,9 +255,9 @@ impl Generator {
         self.batch.ops.push(op);
     }
 
-    /// Whether a worker of the kernel may begin the operation without changing what comes of it. A counted timeout
+    /// Returns true if a worker of the kernel may begin the operation without a change of the result. A counted timeout
     /// would count from another CQE on, one that is to stay might be cancelled before it has begun, and a cancel by
-    /// anything but user data finds itself there.
+    /// anything but user data would find itself in the worker's queue.
     fn may_be_async(&self, op: &Op) -> bool {
         match op.opcode {
             op::TIMEOUT => !op.nature.pending && !self.counts(),
@@ -266,7 +266,7 @@ impl Generator {
         }
     }
 
-    /// Closes the batch: works out which SQEs are refused because the ring has skipped CQEs before.
+    /// Closes the batch, and determines which SQEs are refused because the ring has skipped CQEs before.
     fn end_batch(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         for op in &mut batch.ops {
@@ -294,7 +294,7 @@ impl Generator {
         self.next_user_data - 1
     }
 
-    /// Whether a timeout of this batch may stay pending: no drain would wait for it.
+    /// Returns true if a timeout of this batch may stay pending: no drain would wait for it.
     fn may_stay(&self) -> bool {
         let batch = &self.batch;
         !(batch.drained || batch.chain_has_drain || self.drain_next || self.drain_lingers)
@@ -304,7 +304,7 @@ impl Generator {
         self.maybe_pending || self.batch.has_long || !self.pending.is_empty()
     }
 
-    /// `len` bytes of the arena that nobody in this batch uses; None when it is used up.
+    /// Returns `len` bytes of the arena that no other operation of this batch uses; `None` when it is used up.
     fn arena(&mut self, len: u64) -> Option<u64> {
         if let Some((start, bytes)) = self.batch.chain_memory
             && bytes >= len
@@ -321,7 +321,7 @@ impl Generator {
         Some(start)
     }
 
-    /// A place of `len` bytes in a registered buffer; `None` when it is used up.
+    /// Returns `len` bytes of a registered buffer; `None` when it is used up.
     fn fixed(&mut self, slot: usize, len: u64) -> Option<Word> {
         let start = self.batch.fixed_used[slot];
         if start + len > FIXED_BYTES[slot] {
@@ -341,7 +341,7 @@ impl Generator {
         Word::Vector(self.program.vectors.len() - 1)
     }
 
-    /// Claims a range of the device; false when another chain of this batch may touch it at the same time.
+    /// Claims a range of the device. Returns false if another chain of this batch may touch it at the same time.
     fn claim(&mut self, start: u64, end: u64, writes: bool) -> bool {
         let chain = self.batch.chain;
         let clash = |t: &Touched| t.chain != chain && t.start < end && start < t.end && (t.writes || writes);

@@ -35,7 +35,7 @@ impl Generator {
         self.add(op);
     }
 
-    /// Something that touches no data and may therefore run at any time.
+    /// Returns an operation that touches no data and may therefore run at any time.
     pub(super) fn quiet(&mut self) -> Op {
         let opcode = *self.rng.pick(&[op::NOP, op::NOP, op::NOP, op::FSYNC, op::READ]);
         let mut op = Op::new(opcode, self.user_data());
@@ -47,7 +47,7 @@ impl Generator {
         op
     }
 
-    /// Completes inside the submit, for rings whose CQ is to overflow in a known order.
+    /// Returns an operation that completes within the submit, for rings whose CQ is to overflow in a known order.
     pub(super) fn instant(&mut self) -> Op {
         let mut op = Op::new(op::NOP, self.user_data());
         if self.rng.percent(25) {

@@ -4,20 +4,20 @@ use super::Generator;
 use crate::abi::{flag, op};
 use crate::program::{BLOCK, DEVICE_BYTES, FdRef, Op, Word};
 
-/// The kernel's limit on the pieces of one vector.
+/// The kernel's limit on the number of pieces of one vector.
 const MAX_PIECES: u64 = 1024;
 
-/// Where the memory of a program ends: a guard page below the hole on x86-64; elsewhere the largest it can be.
+/// End of a process's memory: a guard page below the hole on x86-64; elsewhere the highest possible address.
 const USER_END: u64 = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 48 };
 
-/// Where an operation goes.
+/// The range of an operation on the device.
 #[derive(Clone, Copy)]
 struct Extent {
     off: u64,
     len: u64,
 }
 
-/// `ioprio` of the realtime class, for which the kernel wants a capability; Sheave has no such classes to guard.
+/// `ioprio` of the realtime class, for which the kernel requires a capability. Sheave has no classes that need one.
 const REALTIME: u16 = 0x2000;
 
 impl Generator {
@@ -54,7 +54,7 @@ impl Generator {
         self.add(op);
     }
 
-    /// The device by descriptor or by its place in the registered table.
+    /// Sets the device's descriptor, or its index in the registered table.
     pub(super) fn device_fd(&mut self, op: &mut Op) {
         op.fd = FdRef::Device;
         if self.rng.percent(30) {
@@ -63,7 +63,7 @@ impl Generator {
         }
     }
 
-    /// A range that is free in this batch. A length of 0 and ranges at, across and beyond the end come now and then.
+    /// Returns a range that is free in this batch. Sometimes its length is 0, or it lies at, across or beyond the end.
     fn extent(&mut self, writes: bool, opcode: u8) -> Option<Extent> {
         for _ in 0..8 {
             let extent = self.candidate(opcode);
@@ -75,16 +75,16 @@ impl Generator {
         None
     }
 
-    /// A range at the file's position, which is 0 and is not for a second time: with O_DIRECT the kernel leaves it
-    /// where it is, and we do not.
+    /// Returns a range at the file's position, which is 0 the first time only: with O_DIRECT the kernel leaves it
+    /// there, and Sheave does not.
     fn at_position(&mut self, writes: bool) -> Option<Extent> {
         let len = self.rng.between(1, 16) * BLOCK;
         self.moved = self.claim(0, len, writes);
         self.moved.then_some(Extent { off: 0, len })
     }
 
-    /// Asks for about as much as one operation can move, or more: the end of the device cuts it, and it is short. Only
-    /// where the memory for all that is left of the device is there.
+    /// Makes an operation with a length around the limit, or above: the end of the device cuts it short. Only if there
+    /// is memory for the rest of the device.
     fn longest_rw(&mut self, op: &mut Op, extent: Extent) {
         let len = *self.rng.pick(&[0x7fff_f000, 0x7fff_f001, 0x7fff_f200, 0x7fff_ffff, 0x8000_0000, u32::MAX]);
         let left = DEVICE_BYTES.saturating_sub(extent.off);
@@ -137,7 +137,7 @@ impl Generator {
         true
     }
 
-    /// Cuts `len` into pieces of whole blocks with gaps between them, in any order, now and then with empty ones.
+    /// Cuts `len` into pieces of whole blocks with gaps between them, in any order, sometimes with empty ones.
     fn vector_memory(&mut self, op: &mut Op, len: u64) -> bool {
         let blocks = len / BLOCK;
         let wanted = if self.rng.percent(95) { self.rng.between(1, 8) } else { self.rng.between(9, MAX_PIECES) };
@@ -163,7 +163,7 @@ impl Generator {
         true
     }
 
-    /// Values in fields that are ignored or allowed: the answer must stay that of the plain operation.
+    /// Sets fields that are ignored or allowed: the result must stay that of the plain operation.
     fn harmless_rw(&mut self, op: &mut Op) {
         match self.rng.below(40) {
             0 => {
@@ -178,7 +178,7 @@ impl Generator {
         }
     }
 
-    /// Breaks one thing. `len` is the length in bytes that was meant.
+    /// Breaks one field. `len` is the intended length in bytes.
     fn damage_rw(&mut self, op: &mut Op, len: u64) {
         let vectored = matches!(op.opcode, op::READV | op::WRITEV);
         let fixed = matches!(op.opcode, op::READ_FIXED | op::WRITE_FIXED);
@@ -251,7 +251,7 @@ impl Generator {
             1 => self.change_piece(op, n, |piece| piece.1 |= 1 << 63),
             2 => self.change_piece(op, n, |piece| piece.0 = Word::Value(1 << 63)),
             3 => {
-                // The sum is odd: refused, unless the end of the device cuts it.
+                // The sum is not whole blocks: refused, unless the end of the device cuts it.
                 if let Some(piece) = self.program.vectors[n].last_mut()
                     && piece.1 > 0
                 {
@@ -269,7 +269,7 @@ impl Generator {
         }
     }
 
-    /// Changes the first piece in a way that is refused when the vector is copied in.
+    /// Changes the first piece such that copying the vector in fails.
     fn change_piece(&mut self, op: &mut Op, n: usize, change: impl Fn(&mut (Word, u64))) {
         if let Some(piece) = self.program.vectors[n].first_mut()
             && op.len > 0

@@ -1,14 +1,14 @@
 //! Timeouts, link timeouts, cancels and removals.
 //!
-//! Short timeouts fire within a millisecond; long ones never fire, so they are certainly pending until something of
-//! the program ends them. Counted ones fire when enough CQEs came; they stand first in their batch, because what
-//! they count starts with the CQEs of that batch.
+//! Short timeouts fire within a millisecond. Long ones never fire, so they are certainly pending until an operation of
+//! the program ends them. Counted ones fire when enough CQEs were posted; they come first in their batch, because they
+//! count from the CQEs of that batch on.
 
 use super::{Generator, Style};
 use crate::abi::{cancel, flag, op, timeout};
 use crate::program::{FdRef, Op, Word};
 
-/// Nobody waits so long.
+/// Longer than any test runs.
 const LONG_SEC: i64 = 100_000;
 
 /// A timeout that is pending until a CANCEL or TIMEOUT_REMOVE names it.
@@ -17,9 +17,9 @@ pub(super) struct Pending {
     user_data: u64,
     /// User data of the LINK_TIMEOUT that guards it.
     guard: Option<u64>,
-    /// Ends by itself when enough CQEs came.
+    /// Ends by itself when enough CQEs were posted.
     counted: bool,
-    /// The batch from which on a cancel may name it.
+    /// First batch in which a cancel may name it.
     ready: usize,
 }
 
@@ -36,13 +36,13 @@ impl Generator {
         op
     }
 
-    /// While a counted timeout waits nothing else may fire: the kernel takes back the count of a firing timeout before
-    /// its CQE is there, and a look in between sees more CQEs than there are.
+    /// Returns true if a counted timeout is pending. No other timeout may fire then: the kernel subtracts a firing
+    /// timeout from the count before its CQE is posted, and a look in between counts too many CQEs.
     pub(super) fn counts(&self) -> bool {
         self.pending.iter().any(|p| p.counted)
     }
 
-    /// Fires soon for certain, or is refused.
+    /// Adds a timeout that certainly fires soon, or is refused.
     pub(super) fn short_timeout(&mut self) {
         if self.counts() {
             return self.nop();
@@ -63,7 +63,7 @@ impl Generator {
         self.add(op);
     }
 
-    /// A timeout that stays, alone or guarded by a LINK_TIMEOUT; a short one where nothing may stay.
+    /// Adds a timeout that stays pending, alone or guarded by a LINK_TIMEOUT; a short one if none may stay.
     pub(super) fn long_timeout(&mut self, first: bool) {
         if !self.may_stay() {
             return self.short_timeout();
@@ -86,13 +86,13 @@ impl Generator {
         if !fires {
             self.batch.has_long = true;
             self.batch.chain_waits = true;
-            // In the middle of a chain it is pending only when this batch is quiet.
+            // In the middle of a chain it is certainly pending only when this batch is quiet.
             let ready = self.program.batches.len() + usize::from(!first);
             self.pending.push(Pending { user_data, guard, counted: false, ready });
         }
     }
 
-    /// Pure timeouts that share one user data, each a chain of its own.
+    /// Adds pure timeouts that share one user data, each as a chain of its own.
     pub(super) fn timeouts_alike(&mut self) {
         let user_data = self.user_data();
         for _ in 0..self.rng.between(2, 4) {
@@ -108,7 +108,7 @@ impl Generator {
         self.pending.push(Pending { user_data, guard: None, counted: false, ready });
     }
 
-    /// A guard behind the last operation of the chain; gives its user data.
+    /// Adds a guard after the last operation of the chain. Returns its user data.
     fn link_timeout(&mut self, (sec, nsec): (i64, i64)) -> u64 {
         let mut op = Op::new(op::LINK_TIMEOUT, self.user_data());
         op.addr = self.time(sec, nsec);
@@ -122,7 +122,7 @@ impl Generator {
         user_data
     }
 
-    /// A guard that never fires, behind an operation that ends by itself; now and then a broken one.
+    /// Adds a guard that never fires, after an operation that ends by itself; sometimes a broken one.
     pub(super) fn idle_guard(&mut self) {
         self.link_timeout((LONG_SEC, 0));
         if self.rng.percent(15) {
@@ -138,7 +138,7 @@ impl Generator {
         }
     }
 
-    /// A LINK_TIMEOUT that guards nothing.
+    /// Adds a LINK_TIMEOUT that guards nothing.
     pub(super) fn stray_link_timeout(&mut self, first: bool) {
         let mut op = Op::new(op::LINK_TIMEOUT, self.user_data());
         op.addr = self.time(LONG_SEC, 0);
@@ -148,7 +148,7 @@ impl Generator {
         self.add(op);
     }
 
-    /// Timeouts that wait for CQEs, at the start of a batch.
+    /// Adds timeouts that wait for CQEs, at the start of a batch.
     pub(super) fn counted_timeouts(&mut self) {
         for _ in 0..self.rng.between(1, 3) {
             self.begin_chain();
@@ -161,7 +161,8 @@ impl Generator {
             let chained = self.rng.percent(30);
             self.batch.has_long = true;
             self.add(op);
-            // One that is reached and skips makes the kernel end all others: it takes back a CQE that never was.
+            // A counted timeout that is reached and skips its CQE would make the kernel end all others: it takes back a
+            // CQE that was never posted.
             if let Some(op) = self.batch.ops.last_mut() {
                 op.flags &= !flag::SKIP;
             }
@@ -174,7 +175,7 @@ impl Generator {
         }
     }
 
-    /// A pending timeout that nothing of this batch has to do with.
+    /// Returns a pending timeout that no operation of this batch affects.
     fn target(&mut self) -> Option<usize> {
         if self.batch.drained || self.batch.chain_has_drain || self.counts() {
             return None;
@@ -222,7 +223,7 @@ impl Generator {
             self.pending[at].ready = self.program.batches.len() + 1;
             let guard = target.guard.filter(|_| update & timeout::LINK_UPDATE != 0 || self.rng.percent(20));
             op.addr = Word::Value(guard.unwrap_or(target.user_data));
-            // An absolute one may be long ago.
+            // An absolute time may be in the past.
             if update != 0 && update & timeout::ABS == 0 && time.0 == LONG_SEC && self.rng.percent(40) {
                 return self.update_again(op);
             }
@@ -230,7 +231,8 @@ impl Generator {
         self.add(op);
     }
 
-    /// An update to a time that does not come, and right after it, in its chain, another update or a removal.
+    /// Adds an update to a time that is never reached, and directly after it, in its chain, another update or a
+    /// removal.
     fn update_again(&mut self, update: Op) {
         let target = update.addr;
         self.add(update);
@@ -246,7 +248,7 @@ impl Generator {
         self.add(again);
     }
 
-    /// A batch of one cancel (and what is chained to it) that may hit anything.
+    /// Makes a batch of one cancel (and an operation chained to it) that may hit anything.
     pub(super) fn solo_batch(&mut self) {
         if self.rng.percent(40) {
             return self.cancel_everything();
@@ -263,7 +265,7 @@ impl Generator {
                     op.fd = *self.rng.pick(&[FdRef::Device, FdRef::Raw(-1), FdRef::Raw(9999)]);
                 }
                 if matches!(self.style, Style::Drains | Style::Both) {
-                    // Behind a drain the kernel's cancel finds itself.
+                    // After a drain the kernel's cancel finds itself.
                     op.fd = FdRef::Raw(9999);
                 }
             }
@@ -290,7 +292,7 @@ impl Generator {
         self.end_batch();
     }
 
-    /// Ends every timeout of the ring.
+    /// Makes a batch that ends every timeout of the ring.
     pub(super) fn cancel_everything(&mut self) {
         self.begin_chain();
         let mut op = Op::new(op::ASYNC_CANCEL, self.user_data());
@@ -298,7 +300,7 @@ impl Generator {
         op.addr = Word::Value(self.rng.below(20));
         self.add(op);
         self.end_batch();
-        // What a hard-linked chain started after its timeout was cancelled ends by itself.
+        // Operations that a hard-linked chain started after its timeout was cancelled end by themselves.
         self.pending.clear();
         self.maybe_pending = false;
     }

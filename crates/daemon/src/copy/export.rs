@@ -85,16 +85,16 @@ struct Copy<'a> {
     ahead: VecDeque<Next>,
     meter: &'a mut dyn Meter,
     copied: u64,
-    /// The sink is a device that is written through the ring of the volume.
+    /// True if the sink is a device that is written through the ring of the volume.
     to_device: bool,
     /// Alignment of everything that is written; 1 if the sink takes any length.
     block: u64,
-    /// The sink can be told to make a range of zeroes.
+    /// True if the sink can be told to make a range of zeroes.
     makes_zeroes: bool,
 }
 
 impl Copy<'_> {
-    /// Returns false if it was stopped.
+    /// Copies the first `size` bytes of the volume. Returns false if `stop` was set.
     fn run(&mut self, volume: &Volume, place: &VolumePlace, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
         // Everything before `pos` was put; windows begin on block boundaries.
         let (mut window, mut pos) = (0, 0);

@@ -133,7 +133,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Returns false if it was stopped.
+    /// Writes the records of changed extents. Returns false if `stop` was set.
     fn extents(&mut self, changed: &[Extent], stop: &AtomicBool) -> Result<bool, Failure> {
         for extent in changed {
             if extent.kind != ExtentKind::Data {

@@ -3,11 +3,11 @@
 //! Owns the name of that volume, and its deletion when the import does not complete: at once, or, if this process is
 //! killed, when the pool is opened the next time ([`sheave_vol::Interim`]).
 //!
-//! - N1: no volume is deleted or overwritten because of its name. A volume that is marked as interim and not open
-//!   belongs to nobody; every other stays, and the import takes another name.
+//! - N1: no volume is deleted or overwritten because of its name. A volume that is marked as interim and not open has
+//!   no user, and is deleted; every other volume stays, and the import takes another name.
 //!
 //! A pool that an older program made, and that was not upgraded, cannot mark volumes. There an existing volume of that
-//! name makes the import fail, since nothing tells whose it is.
+//! name makes the import fail, since it may be a volume that a user wants to keep.
 
 use sheave_vol::{Pool, PoolError, Volume};
 
@@ -22,7 +22,7 @@ pub(super) struct Interim<'a> {
     name: String,
     /// Kept open so that [`Pool::sweep`] does not delete it.
     volume: Option<Volume>,
-    /// The pool has the volume marked as interim.
+    /// True if the pool has the volume marked as interim.
     marked: bool,
 }
 

@@ -60,7 +60,7 @@ pub(super) struct Rescue<'a> {
 }
 
 impl Rescue<'_> {
-    /// Returns false if it was stopped.
+    /// Copies everything that can be read. Returns false if `stop` was set.
     pub fn run(&mut self, volume: &Volume, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
         let mut window = 0;
         while window < size {
@@ -103,7 +103,7 @@ impl Rescue<'_> {
         Ok(())
     }
 
-    /// Returns false if the range could not be read.
+    /// Copies a range with one read. Returns false if the range could not be read.
     fn try_copy(&mut self, pos: u64, len: u64) -> Result<bool, Failure> {
         if !self.lanes.try_read(0, len as usize, pos)? {
             return Ok(false);

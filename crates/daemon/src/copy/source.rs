@@ -212,7 +212,7 @@ pub struct Spans<'a> {
     known: VecDeque<Extent>,
     /// Position of the first extent in `known`.
     at: u64,
-    /// The device reports no more extents; the rest is read completely.
+    /// True if the device reports no more extents; the rest is read completely.
     reads_all: bool,
 }
 

@@ -206,7 +206,7 @@ impl Daemon {
             let before = open.info().members.len();
             let done = open.add_member(&device, &AddOptions::default().overwrite(overwrite));
             let info = open.info();
-            // It can be a member although making that durable failed. The next commit then makes it durable.
+            // The device can be a member although making that durable failed. The next commit then makes it durable.
             if info.members.len() > before {
                 held.moved(&at);
                 // Sets the attribute by path, which a confined process may do even for a file that it can no longer

@@ -103,7 +103,7 @@ impl Daemon {
         // In parallel, since each may wait for clients whose requests the storage does not complete.
         std::thread::scope(|scope| {
             for row in &served {
-                // It is taken out even if its clients do not disconnect in time.
+                // The export is taken out even if its clients do not disconnect in time.
                 let take = || _ = self.server.take_export(&row.plan.name, true);
                 if std::thread::Builder::new().spawn_scoped(scope, take).is_err() {
                     take();

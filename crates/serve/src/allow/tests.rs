@@ -1,4 +1,4 @@
-//! Networks, and whom rules admit.
+//! Tests of networks and rules.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_network_has_its_addresses_and_no_others() {
         ("192.0.2.0/24", "192.0.2.255", "192.0.3.0"),
         ("192.0.2.128/25", "192.0.2.128", "192.0.2.127"),
         ("0.0.0.0/0", "203.0.113.9", "2001:db8::1"),
-        // What a socket of IPv6 tells of a client of IPv4.
+        // An IPv6 socket reports an IPv4 client like this.
         ("192.0.2.0/24", "::ffff:192.0.2.9", "::ffff:192.0.3.9"),
         ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
         ("::/0", "2001:db8::1", "192.0.2.1"),

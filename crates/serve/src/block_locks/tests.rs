@@ -1,4 +1,4 @@
-//! Who begins when: an order written down, and any order of events against the rule (B1, B2).
+//! Tests of the order in which changes begin: written-down orders, and random events against the rules (B1, B2).
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn change(blocks: (u64, u64), rewritten: &[u64]) -> Change {
     Change { blocks, rewritten: rewritten.to_vec() }
 }
 
-/// The ticket of an entry, and whether it begins when no reactor has anything to say.
+/// Makes an entry. Returns its ticket, and true if it begins when no reactor has a change under way.
 fn enter(locks: &BlockLocks, slot: u32, change: Change) -> (u64, bool) {
     match locks.enter(owner(slot), change) {
         Entered::Entry { ticket, begins, ask } => {
@@ -31,7 +31,7 @@ fn whole_blocks_have_no_entry_unless_one_of_them_is_rewritten() {
     assert!(locks.is_quiet());
     let (ticket, begins) = enter(&locks, 1, change((3, 5), &[3, 5]));
     assert!(begins && !locks.is_quiet());
-    // The block between the two is changed, and not rewritten.
+    // The block between the two is changed, but not rewritten.
     for (blocks, waits) in [((0, 2), false), ((4, 4), false), ((6, 9), false), ((0, 3), true), ((5, 5), true)] {
         let entered = locks.enter(owner(2), change(blocks, &[]));
         assert_eq!(entered != Entered::Free, waits, "{blocks:?}");
@@ -50,11 +50,11 @@ fn who_rewrites_a_block_waits_for_what_every_reactor_has_under_way_there() {
     assert_eq!(locks.heard(ticket, 1), None, "who says it twice does not stand for others");
     assert_eq!(locks.heard(ticket, 0), Some(owner(0)));
     locks.end(ticket);
-    // A reactor that goes has nothing under way.
+    // A reactor that leaves has nothing under way.
     let Entered::Entry { ticket, .. } = locks.enter(owner(0), change((7, 7), &[7])) else { panic!() };
     assert_eq!(locks.heard(ticket, 0), None);
     assert_eq!((locks.leave(1), locks.leave(1)), (vec![], vec![owner(0)]));
-    // And what it leaves behind holds up nobody.
+    // An entry that it leaves behind holds up no other.
     let (_, begins) = enter(&locks, 3, change((7, 7), &[7]));
     assert!(!begins);
     assert_eq!(locks.leave(0), [], "the entry of this reactor has ended with it, the other was of it, too");
@@ -75,7 +75,8 @@ fn a_change_that_waits_keeps_its_place_in_blocks_that_nobody_rewrote_when_it_cam
     assert!(locks.is_quiet());
 }
 
-/// What a test does next: a change comes, a reactor answers, one that has begun ends. Numbers choose among those.
+/// Next step of a test: a change arrives, a reactor answers, or a change that has begun ends. Numbers choose one of
+/// several.
 #[derive(Clone, Debug)]
 enum Act {
     Enter { first: u64, blocks: u64, head: bool, tail: bool },
@@ -93,7 +94,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..80)
 }
 
-/// What the test knows of a change.
+/// The test's record of a change.
 struct Known {
     change: Change,
     ticket: Option<u64>,
@@ -101,7 +102,7 @@ struct Known {
     unheard: Vec<usize>,
 }
 
-/// Whether one rewrites a block that the other has.
+/// Returns true if one rewrites a block that the other changes.
 fn collide(one: &Change, other: &Change) -> bool {
     one.rewritten.iter().any(|block| other.has(*block)) || other.rewritten.iter().any(|block| one.has(*block))
 }
@@ -118,7 +119,7 @@ impl World {
             assert!(!it.begun, "told twice");
             it.begun = true;
         }
-        // B1, for all that have begun; those without an entry are asked about in `hear`.
+        // B1, for all that have begun. Changes without an entry are the subject of the questions in `hear`.
         let begun: Vec<_> = self.known.values().filter(|it| it.begun).collect();
         for (at, one) in begun.iter().enumerate() {
             assert!(one.unheard.is_empty(), "it has begun before all have answered");
@@ -128,7 +129,7 @@ impl World {
         }
     }
 
-    /// A reactor answers when nothing without an entry is in the way; otherwise that ends first.
+    /// A reactor answers if no change without an entry conflicts; otherwise that change ends first.
     fn hear(&mut self, slot: u32) {
         let Some(reactor) = self.known[&slot].unheard.first().copied() else { return };
         let change = self.known[&slot].change.clone();
@@ -164,7 +165,7 @@ proptest! {
                         Entered::Free => (None, true, vec![]),
                         Entered::Entry { ticket, begins, ask } => (Some(ticket), begins, ask),
                     };
-                    // Those without an entry are under way beside whoever has not heard of them yet.
+                    // Changes without an entry may run beside entries whose questions were not answered yet.
                     let begun = begins && ticket.is_some();
                     world.known.insert(slot, Known { change, ticket, begun: false, unheard: ask });
                     world.began(begun.then_some(owner(slot)));
@@ -185,7 +186,7 @@ proptest! {
                 }
             }
         }
-        // B2: all that are left begin and end, one after the other.
+        // B2: all remaining changes begin and end, one after the other.
         while let Some(slot) = world.known.keys().next().copied() {
             while world.known.get(&slot).is_some_and(|it| !it.unheard.is_empty()) {
                 world.hear(slot);

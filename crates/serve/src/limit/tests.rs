@@ -1,4 +1,4 @@
-//! Limits as they are written, and buckets by a clock that the tests turn.
+//! Tests of the notation of limits, and of buckets by a clock that the tests advance.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn limits_are_written_and_read() {
     assert_eq!(limit(&all.to_string()), all);
     assert_eq!(limit("iops=2k"), Limit { iops: Some(2000), bps: None, burst: BURST });
     assert_eq!(limit("bps=64K,burst=2s").burst, Duration::from_secs(2));
-    // Sizes, counts and times are written as everywhere.
+    // Sizes, counts and times use the common notation.
     for (text, bps) in
         [("100MiB", 100 << 20), ("100m", 100 << 20), ("1.5G", 3 << 29), ("100 MB", 100 << 20), ("1T", 1 << 40)]
     {
@@ -31,8 +31,8 @@ fn limits_are_written_and_read() {
     }
 }
 
-/// Clients that always have a request more, and a reactor that sleeps for whole ticks; how many each has had begun in
-/// this time.
+/// Simulates clients that always have another request, and a reactor that sleeps for whole ticks. Returns the number of
+/// requests of each client that began within `time`.
 fn run(text: &str, bytes: &[u64], time: Duration) -> Vec<u64> {
     let bucket = Arc::new(Bucket::default());
     let start = Instant::now();
@@ -97,10 +97,10 @@ fn what_was_not_used_is_saved_for_a_burst_and_no_longer() {
     bucket.set(Some(limit("iops=1000,burst=50ms")), start);
     let at_once = |now: Instant| (0..10_000).take_while(|_| Bucket::charge(&bucket, 0, now).is_none()).count();
     assert_eq!(at_once(start), 51);
-    // Of an hour in which nobody has asked for anything, 50 ms are left.
+    // After an idle hour, 50 ms are saved up.
     let now = start + Duration::from_secs(3600);
     assert_eq!(at_once(now), 51);
-    // The one that would have had to wait has gone, and this is in its place.
+    // The request that would have had to wait was dropped, and this one is in its place.
     assert_eq!(Bucket::charge(&bucket, 0, now).map(|(until, _)| until), Some(now + Duration::from_millis(1)));
 }
 
@@ -110,7 +110,7 @@ fn who_comes_while_another_waits_is_behind() {
     let now = Instant::now();
     bucket.set(Some(limit("iops=1000,burst=10ms")), now);
     let place = (0..100).find_map(|_| Bucket::charge(&bucket, 0, now)).expect("it waits");
-    // Much later all is paid for; the one that waits has not begun yet.
+    // Much later everything is paid for, but the request that waits has not begun yet.
     let later = now + Duration::from_secs(1);
     let (behind, other) = Bucket::charge(&bucket, 0, later).expect("behind");
     assert!(place.0 < behind && behind <= later);
@@ -150,10 +150,10 @@ fn who_goes_before_its_request_begins_has_cost_nothing_and_those_behind_move_up(
     assert_eq!(behind.begins(), Some(now + Duration::from_millis(5 * 32_000 - 10)));
     drop(gone);
     assert_eq!(behind.begins(), Some(now + Duration::from_millis(32_000 - 10)));
-    // One that begins is paid for, and those behind it stay where they are.
+    // A request that begins is paid for, and those behind it stay in place.
     behind.begin();
     assert_eq!(last.1.begins(), Some(now + Duration::from_millis(32_000 - 10)));
-    // Another limit owes nothing for those who waited for the last.
+    // A new limit gives nothing back for requests that were charged by the last one.
     bucket.set(Some(limit("iops=1,burst=10ms")), now);
     assert!(last.1.begins().is_some_and(|begins| begins <= now));
     drop(last);
@@ -170,12 +170,12 @@ fn who_goes_gives_no_time_back_that_has_gone_by() {
     assert!(Bucket::charge(&bucket, 10 << 20, then).is_none());
     let (_, late) = Bucket::charge(&bucket, 20 << 20, then).expect("it waits");
     let (_, place) = Bucket::charge(&bucket, 60 << 20, then).expect("it waits");
-    // The time of this one has gone by, and 30 s of the other's are left.
+    // The time of this request is in the past, and of the other one's 30 s are left.
     drop(late);
     assert!(place.begins().is_some_and(|begins| begins == then + Duration::from_secs(29)));
     let before = Instant::now();
     drop(place);
-    // As if it had not come: no debt is left, and no more is had than that.
+    // Same state as if the request had never arrived: no debt is left, and no credit is added.
     let paid = bucket.lock().paid[1];
     assert!(before <= paid && paid <= Instant::now(), "{:?}", paid - then);
 }

@@ -1,4 +1,4 @@
-//! Addresses, and who may listen where.
+//! Tests of addresses, and of listening on one path.
 
 use super::*;
 
@@ -88,13 +88,13 @@ fn a_socket_is_made_when_nobody_else_is_at_it() {
     });
 }
 
-/// A server that was killed: its socket is still listened on, by a ring of a process that is no more.
+/// A killed server: a ring of a process that no longer exists still listens on its socket.
 #[test]
 fn a_socket_whose_process_is_gone_is_replaced_though_it_answers() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
-    // The child listens and ends; this process keeps its socket alive by a descriptor that it was sent. A shell does
-    // not send descriptors, so the socket is inherited the other way: made here, listened on there.
+    // The child listens and exits; this process keeps the socket alive by its own descriptor. A shell cannot send
+    // descriptors, so it goes the other way: the socket is made here, and the child inherits it and listens.
     let fd = rustix::net::socket_with(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::STREAM,
@@ -116,7 +116,7 @@ fn a_socket_whose_process_is_gone_is_replaced_though_it_answers() {
     drop(listener);
 }
 
-/// Nobody connects before the socket is for whom it is to be: until then it does not listen.
+/// No client can connect before the socket has its owner and mode: until then it does not listen.
 #[test]
 fn a_socket_has_its_mode_and_group_whatever_the_umask_is() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -132,20 +132,20 @@ fn a_socket_has_its_mode_and_group_whatever_the_umask_is() {
         drop(listener);
         assert!(!path.exists());
     }
-    // A group that this user may not give it to leaves nothing behind.
+    // A socket that cannot be given to its group is removed.
     if !rustix::process::geteuid().is_root() {
         let access = SocketAccess { mode: 0o660, owner: Some(0), group: None };
         assert!(Listener::bind_for(&address, &access).is_err() && !path.exists());
     }
 }
 
-/// While the path is given to others the socket does not listen, and has the mode of its owner.
+/// While owner and mode of the path are being changed, the socket does not listen, and only its owner has access.
 #[test]
 fn a_path_that_was_replaced_meanwhile_is_not_given_away() {
     let dir = tempfile::tempdir().expect("a directory");
     let (path, target) = (dir.path().join("s"), dir.path().join("target"));
     let access = SocketAccess { mode: 0o666, owner: None, group: None };
-    // A link to a socket of somebody else, and a file.
+    // A link to a socket of another server, and a file.
     let _other = Listener::bind_private(&Address::Unix(target.clone())).expect("it listens");
     std::os::unix::fs::symlink(&target, &path).expect("a link");
     assert!(give(&path, &access).is_err());

@@ -1,8 +1,8 @@
-//! Where the data lies, what a payload counts for, and what is kept.
+//! Tests of the layout of a payload, of the bytes it counts for, and of kept memory.
 
 use super::*;
 
-/// A payload that counts for all of it.
+/// Takes a payload that counts for all of its memory.
 fn whole(pool: &mut Pool, len: usize, align: usize) -> Payload {
     let shape = Shape::whole(len, align);
     pool.take(&shape, Pool::cost(&shape), false).expect("there is memory")
@@ -56,7 +56,7 @@ fn memory_that_writes_announce_and_do_not_fill_is_within_the_bound_of_what_is_ke
     let mut pool = Pool::new();
     let mut slow = Vec::new();
     for _ in 0..100 {
-        // The system has given all pages of this one.
+        // All pages of this one are allocated.
         let read = whole(&mut pool, 1 << 20, 1);
         pool.put(read);
         slow.push(pool.take(&Shape::whole(1 << 20, 1), 8 << 10, false).expect("there is memory"));

@@ -1,8 +1,8 @@
-//! Clients that were accepted and have a place: on which reactor they are served.
+//! Assigns accepted clients that have a place to reactors.
 //!
-//! Whichever reactor accepts a client, the one with fewest clients gets it, by an order ([`Order::Come`]), so that
-//! those who come one after another are spread evenly. It counts with its reactor from then on (`Clients::came`), also
-//! while it waits there for room for its handshake.
+//! Whichever reactor accepts a client, the reactor with the fewest clients serves it and gets it by an order
+//! ([`Order::Come`]), so that clients are spread evenly. From then on the client counts with its reactor
+//! (`Clients::came`), also while it waits there for room for its handshake.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use crate::clients::Arrival;
 use crate::shared::Order;
 
 impl Reactor {
-    /// A client has a place: on the reactor that has fewest clients. Its number, if that is this one. The lock that
-    /// this takes is of connections that come and go; no I/O takes it.
+    /// Gives a client to the reactor with the fewest clients. Returns its number if that is this reactor. Takes a lock
+    /// that only connects and disconnects take, no I/O.
     pub(super) fn take_in(&mut self, fd: OwnedFd, listener: usize) -> Option<usize> {
         let at = self.shared.listeners[listener].names();
         match self.shared.clients.came(self.number, fd, listener, at) {
@@ -26,7 +26,7 @@ impl Reactor {
         }
     }
 
-    /// Begins with clients that others have accepted.
+    /// Begins the handshakes of clients that other reactors have accepted.
     pub(super) fn seat_arrivals(&mut self) {
         while !self.arriving.is_empty() && self.has_room_for_handshake() {
             let Some(arrival) = self.arriving.pop_front() else { return };
@@ -35,7 +35,7 @@ impl Reactor {
         }
     }
 
-    /// Lets go of clients that have not begun and of which this is true.
+    /// Drops the clients in `arriving` for which `is` returns true.
     pub(super) fn turn_away(&mut self, is: impl Fn(&Arrival) -> bool) {
         let clients = &self.shared.clients;
         self.arriving.retain(|arrival| {
@@ -47,7 +47,7 @@ impl Reactor {
         });
     }
 
-    /// Begins with a client: its number.
+    /// Makes a connection for a client. Returns its number.
     fn seat(&mut self, arrival: Arrival) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);

@@ -2,7 +2,6 @@
 
 use crate::payload::Payload;
 
-/// Bytes to be sent in one call.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) small: Vec<u8>,
@@ -11,14 +10,14 @@ pub(super) struct Batch {
 
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// Of `small`, up to here from where the piece before ended.
+    /// Bytes `start..end` of `small`.
     Small { start: usize, end: usize },
     /// Header and data of a read.
     Data { payload: Payload, start: usize, len: usize },
 }
 
 impl Batch {
-    /// What was written to `small` from here on is the next piece, or more of the last.
+    /// Appends what `small` has from `start` on as a piece, or extends the last piece if that ends at `start`.
     pub(super) fn close(&mut self, start: usize) {
         let end = self.small.len();
         match self.pieces.last_mut() {
@@ -29,7 +28,8 @@ impl Batch {
 }
 
 impl Batch {
-    /// The first bytes have been sent: what is left are the pieces. The memory of reads that are sent goes to `spent`.
+    /// Removes the first `bytes` bytes, which have been sent. The payloads of reads that are sent in full go to
+    /// `spent`.
     pub(super) fn sent(&mut self, mut bytes: usize, mut spent: impl FnMut(Payload)) {
         let mut whole = 0;
         for piece in &mut self.pieces {
@@ -53,7 +53,7 @@ impl Batch {
 }
 
 impl Piece {
-    /// The memory of a read, which is then no piece of the batch any more.
+    /// Takes the payload out of a piece, which is empty afterwards. `None` for a piece without a payload.
     pub(super) fn take_payload(&mut self) -> Option<Payload> {
         match std::mem::replace(self, Piece::Small { start: 0, end: 0 }) {
             Piece::Small { .. } => None,

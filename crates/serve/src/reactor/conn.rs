@@ -1,11 +1,11 @@
-//! A client: its bytes become requests, its replies batches that are sent.
+//! A client's connection: parses received bytes into requests, and gathers replies into batches that are sent.
 //!
-//! States: it negotiates, then it asks for I/O; it ends after its replies (it said goodbye, or the server ends), or now
-//! (it is gone, or broke the protocol). It is gone when nothing of it is under way any more.
+//! States: handshake, then transmission. A connection ends after its replies (the client said goodbye, or the server
+//! ends) or now (the client left, or broke the protocol). It is gone once nothing of it is under way.
 //!
-//! What is needed to go on with a client in another process is in [`Life`], and nowhere else: what was negotiated and
-//! how far the stream of bytes was understood, and bytes that were received and not looked at. The rest (requests in
-//! the ring, a batch that is being sent) ends before a connection could be handed over.
+//! [`Life`] alone holds what another process would need to take the connection over: the negotiated session, how far
+//! the stream of bytes was parsed, and bytes that were received and not parsed. Everything else (requests in the ring,
+//! a batch that is being sent) has to end before a handover.
 
 mod begin;
 mod block_status;
@@ -45,81 +45,78 @@ use crate::shared::Shared;
 use crate::shares::Peer;
 use crate::tls::Tls;
 
-/// Requests of a client at a time.
+/// Most requests of a client at a time.
 const MAX_REQUESTS: u32 = 512;
-/// Requests of a client at a time that rewrite parts of blocks.
+/// Most requests of a client at a time that rewrite parts of blocks.
 const MAX_REWRITING: u32 = 16;
-/// Bytes of small replies that wait to be sent, beyond which nothing more is looked at.
+/// Bytes of small replies that wait to be sent, beyond which no further requests are parsed.
 const MAX_SMALL: usize = 256 << 10;
-/// A payload of which so much is missing is received where it belongs.
+/// Least bytes missing of a payload for receiving them directly into it, instead of into a receive buffer.
 const DIRECT: u64 = 16 << 10;
-/// What a client that does nothing keeps for its next replies: bytes, and pieces.
+/// Most bytes, and most pieces, that an idle connection keeps allocated for its next replies.
 const MAX_SPARE: usize = 4 << 10;
 const MAX_SPARE_PIECES: usize = 64;
-/// Pieces of a batch.
+/// Most pieces of a batch.
 const MAX_PIECES: usize = MAX_SEGMENTS - 2;
 const ENOBUFS: i32 = 105;
 const ECANCELED: i32 = 125;
 const NO_MEMORY: &str = "the server has no memory for it";
 
-/// What survives the process.
+/// The state that a handover to another process would need.
 #[derive(Debug)]
 struct Life {
     stage: Stage,
-    /// Received, and not looked at.
+    /// Received, and not parsed yet.
     unread: Vec<u8>,
-    /// A request that waits for memory.
+    /// A request that waits for memory or for the export's limit.
     deferred: Option<Request>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// It has not chosen an export yet. `None` before the greeting.
+    /// The client has not chosen an export yet. `None` before the greeting is sent.
     Handshake(Option<Handshake>),
-    /// It asks for I/O.
     Transmission(Box<Chosen>),
 }
 
-/// The export of a client.
+/// The export that a client has chosen.
 #[derive(Debug)]
 struct Chosen {
     session: Session,
-    /// The export's number.
     id: u32,
     export: Arc<Served>,
     fd: Fd,
-    /// The backend's numbers of the metadata contexts that it selected, by the numbers that the client has.
+    /// The backend's ids of the metadata contexts that the client selected, indexed by the ids that the client uses.
     contexts: Vec<u64>,
-    /// Alignment of memory.
+    /// Alignment that the device requires of memory, in bytes.
     align: usize,
-    /// How fast the export may be.
     bucket: Arc<Bucket>,
 }
 
-/// Whether the request that waits has been charged to the export's limit.
+/// State of the deferred request with the export's rate limit.
 #[derive(Debug)]
 enum Charge {
-    /// It has not, or there is none.
+    /// Not charged yet, or no request is deferred.
     Due,
-    /// It has, and begins then; it came at the other time.
+    /// Charged at `since`, and held back until `until`.
     HeldBack {
         until: Instant,
         since: Instant,
-        /// The reactor knows.
+        /// True if the request is in the reactor's list of those held back.
         told: bool,
-        /// Others are behind it meanwhile.
+        /// Its place in the limit's queue. Dropping it moves the requests behind it up.
         place: Waits,
     },
-    /// It has, and may begin.
+    /// Charged, and may begin.
     Paid,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receiving {
     Nothing,
-    /// Into a buffer of the kernel's choice.
+    /// Receives into a buffer that the kernel chooses.
     Buffer,
-    /// So much, into the payload of a write.
+    /// Receives `len` bytes directly into the payload of a write.
     Payload {
         len: u64,
     },
@@ -128,49 +125,47 @@ enum Receiving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     No,
-    /// When all replies are sent.
+    /// Ends when all replies are sent.
     AfterReplies,
-    /// Its socket is shut.
+    /// The socket was shut down.
     Now,
 }
 
-/// What the kernel is sending.
+/// A send that is under way.
 #[derive(Debug)]
 struct Sending {
-    /// The replies, whose memory is sent; none where it is records of TLS.
+    /// The replies whose memory is being sent. Empty with TLS: the memory of records is in `tls`.
     batch: Batch,
     /// The turn of the loop in which it began.
     turn: u32,
     bytes: usize,
 }
 
-/// A client.
 #[derive(Debug)]
 pub(super) struct Conn {
     fd: OwnedFd,
     number: usize,
-    /// As reports tell it.
+    /// Number of the client in reports.
     id: u64,
-    /// With whom it shares.
     peer: Peer,
-    /// By what it is known that opens an export.
     who: Who,
-    /// The export that it was last refused, and that was told.
+    /// The export that it was last refused, for which a notice was given.
     refused: Option<String>,
     tally: Arc<Tally>,
     life: Life,
-    /// TLS, if it may or must use it.
+    /// TLS that the listener offers or requires.
     offer: Option<Tls>,
-    /// TLS, when it has begun.
+    /// The TLS session, once the client has said STARTTLS.
     tls: Option<Box<TlsStream>>,
     until: Instant,
     ending: Ending,
     receiving: Receiving,
-    /// The write whose payload comes.
+    /// Slot of the write whose payload is being received.
     gathering: Option<u32>,
-    /// Requests in the ring, large reads that wait for others, and the question or long read that is being answered.
+    /// Number of requests in the ring, of large reads that wait for others, and of the block status request or read in
+    /// pieces that is being answered.
     under_way: u32,
-    /// Those of them that rewrite parts of blocks.
+    /// Number of those requests that rewrite parts of blocks.
     rewriting: u32,
     large: LargeReads,
     question: Option<Asked>,
@@ -179,12 +174,13 @@ pub(super) struct Conn {
     out: VecDeque<Batch>,
     sending: Option<Sending>,
     spare: Option<Batch>,
-    /// Its last send ended in the call that started it.
+    /// True if the last send ended within the system call that started it.
     prompt: bool,
     progress: Progress,
-    /// The turn of the loop in which it had its part of this thread's time: its other bytes are looked at in the next.
+    /// Turn of the loop in which it used up its part of this thread's time. Its remaining bytes are parsed in the next
+    /// turn.
     had_its_turn: Option<u32>,
-    /// Its socket was shut, and its requests in the ring have not been told.
+    /// True if the socket was shut down, and the requests in the ring are still to be marked as abandoned.
     abandons: bool,
     message: Box<Message>,
     complaint: Option<String>,
@@ -192,7 +188,7 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    /// Of a client that has a place.
+    /// Makes the connection of a client that has a place. `until` is the deadline of its handshake.
     pub(super) fn new(arrival: Arrival, number: usize, until: Instant, offer: Option<Tls>) -> Conn {
         let Arrival { fd, id, peer, who, tally, .. } = arrival;
         Conn {
@@ -229,27 +225,23 @@ impl Conn {
         }
     }
 
-    /// With whom it shares.
     pub(super) fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Its number in the reactor.
     pub(super) fn number(&self) -> usize {
         self.number
     }
 
-    /// Its number in reports.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// What was done for it.
     pub(super) fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }
 
-    /// The number of its export, when it has chosen one.
+    /// Returns the number of the chosen export.
     pub(super) fn export(&self) -> Option<u32> {
         match &self.life.stage {
             Stage::Transmission(chosen) => Some(chosen.id),
@@ -257,18 +249,18 @@ impl Conn {
         }
     }
 
-    /// Why it was dropped, once.
+    /// Returns the reason why the client was dropped, once.
     pub(super) fn take_complaint(&mut self) -> Option<String> {
         self.complaint.take()
     }
 
-    /// Whether nothing of it is under way, and nothing will be.
+    /// Returns true if the connection ends now and nothing of it is under way: the reactor may drop it.
     pub(super) fn is_gone(&self) -> bool {
         let quiet = self.receiving == Receiving::Nothing && self.sending.is_none() && self.under_way == 0;
         self.ending == Ending::Now && quiet
     }
 
-    /// Drops the client, and says why.
+    /// Drops the client. `why` goes into a notice.
     pub(super) fn drop_client(&mut self, why: &str) {
         if self.ending != Ending::Now {
             self.complaint = Some(why.into());
@@ -276,12 +268,12 @@ impl Conn {
         }
     }
 
-    /// Takes no more requests, and ends when those under way are answered.
+    /// Accepts no more requests, and ends when those under way are answered.
     pub(super) fn end_after_replies(&mut self) {
         if self.ending == Ending::No {
             self.ending = Ending::AfterReplies;
             if self.receiving != Receiving::Nothing {
-                // Ends the receive; a socket that refuses is gone anyway.
+                // Ends the receive. If the shutdown fails, the connection is broken already.
                 let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
             }
         }
@@ -290,13 +282,13 @@ impl Conn {
     pub(super) fn hang_up(&mut self) {
         self.ending = Ending::Now;
         self.abandons = true;
-        // A request that was held back does not begin any more: those behind it move up.
+        // A request that was held back never begins now: dropping its place moves those behind it up.
         self.charge = Charge::Due;
-        // Ends what is under way on it; a socket that refuses is gone anyway.
+        // Ends the operations under way on the socket. If the shutdown fails, the connection is broken already.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
-    /// Gives all its memory back, when it is gone.
+    /// Gives all memory of a connection that is gone back to the pool.
     pub(super) fn give_back(&mut self, io: &mut Io) {
         let encrypting = self.tls.as_mut().and_then(|tls| tls.take_batch());
         let sending = self.sending.take().map(|sending| sending.batch);
@@ -312,12 +304,13 @@ impl Conn {
         }
     }
 
-    /// A receive has ended.
+    /// Called when a receive has ended.
     pub(super) fn received(&mut self, io: &mut Io, event: &SocketEvent) {
         match std::mem::replace(&mut self.receiving, Receiving::Nothing) {
             Receiving::Payload { len } => self.received_payload(io, len, event.res),
             _ => {
                 let whole = raw::with_received(io, |io| &mut io.ring, event, |io, data| self.look(io, data));
+                // ENOBUFS: all receive buffers are in use. `go_on` starts the receive again.
                 if whole.is_none() && event.res != -ENOBUFS {
                     self.gone(io);
                 }
@@ -325,7 +318,7 @@ impl Conn {
         }
     }
 
-    /// Of so many bytes of a write's payload that were to be received where they belong, some have come.
+    /// Called when a receive of `len` bytes directly into a payload has ended.
     fn received_payload(&mut self, io: &mut Io, len: u64, res: i32) {
         let got = u64::try_from(res).unwrap_or(0);
         let was_asked = self.progress.in_answered();
@@ -343,8 +336,8 @@ impl Conn {
         if let Some((_, done, _)) = io.gathering(slot) {
             *done += got;
         }
-        // Where it is less than it was to be, the kernel was asked how far it is; or the connection has ended, which
-        // the next receive tells, unless there will be none.
+        // A receive that came short was either canceled by `ask_the_kernel`, or the connection has ended. The next
+        // receive tells which, unless the connection is ending and starts none.
         if chosen.session.payload_left() == 0 {
             self.gathered(io, slot);
         } else if got < len && self.ending != Ending::No {
@@ -352,7 +345,7 @@ impl Conn {
         }
     }
 
-    /// The client has closed, or its connection is broken.
+    /// Called when the client has closed its side, or the connection is broken.
     fn gone(&mut self, io: &mut Io) {
         if self.ending == Ending::No {
             if self.tls.as_ref().is_some_and(|tls| !tls.is_established()) {
@@ -360,13 +353,14 @@ impl Conn {
             }
             return self.hang_up();
         }
-        // The end of the server has cut off a write: it was not asked for, but what was before it is answered.
+        // The connection is ending and has cut off a write. That write was never accepted in full and gets no reply;
+        // the requests before it do.
         if let Some(slot) = self.gathering.take() {
             io.forget(slot);
         }
     }
 
-    /// Looks at bytes that have come; keeps those that are for later.
+    /// Parses received bytes, and keeps those that cannot be used yet.
     fn look(&mut self, io: &mut Io, data: &[u8]) {
         if data.is_empty() {
             return self.gone(io);
@@ -374,7 +368,7 @@ impl Conn {
         if self.tls.is_some() { self.look_at_records(io, data) } else { self.look_at_plain(io, data) }
     }
 
-    /// Looks at bytes as the client means them.
+    /// Parses plaintext, after decryption if the client uses TLS.
     fn look_at_plain(&mut self, io: &mut Io, data: &[u8]) {
         if self.life.unread.is_empty() {
             let used = self.consume(io, data);
@@ -389,40 +383,43 @@ impl Conn {
         let mut unread = std::mem::take(&mut self.life.unread);
         let used = self.consume(io, &unread);
         unread.drain(..used);
+        // An idle client keeps no large buffer (S4).
         if unread.is_empty() && unread.capacity() > 4096 {
             unread = Vec::new();
         }
         self.life.unread = unread;
     }
 
-    /// Whether it has as much under way as it may.
+    /// Returns true if the client has as many requests, or as much memory, as it may.
     fn is_full(&self, io: &Io) -> bool {
         let held = io.shares.held(self.number);
         let many = self.under_way >= MAX_REQUESTS || self.rewriting >= MAX_REWRITING;
         many || held >= io.client_bytes || self.small_bytes >= MAX_SMALL
     }
 
-    /// Whether bytes of it are looked at and received now. The payload of a write that has its memory always is: one
-    /// write may by itself count for as much as a client may have, and would never be complete.
+    /// Returns true if bytes of the client are parsed and received now. Always true for the payload of a write that has
+    /// its memory: one write may by itself take all the memory that a client may have, and would otherwise never be
+    /// complete.
     fn takes_bytes(&self, io: &Io) -> bool {
         let answers = self.question.is_some() || self.pieces.is_some();
         let ready = self.ending == Ending::No && self.life.deferred.is_none() && !answers;
         ready && !self.yields(io) && (self.gathering.is_some() || !self.is_full(io))
     }
 
-    /// Whether it goes on with the bytes that it has in the next turn, whatever happens.
+    /// Returns true if the client has unparsed bytes and has used up its part of this turn. The connection then
+    /// proceeds in the next turn without waiting for an event.
     pub(super) fn yields(&self, io: &Io) -> bool {
         !self.life.unread.is_empty() && self.had_its_turn == Some(io.turn)
     }
 
-    /// Takes requests out of bytes, as many as it may have; how many bytes these were.
+    /// Parses `data` into as many requests as the client may have. Returns the number of bytes used.
     fn consume(&mut self, io: &mut Io, data: &[u8]) -> usize {
         let mut at = 0;
         while self.takes_bytes(io) && self.had_its_turn != Some(io.turn) {
             let room = self.room(io);
             let Stage::Transmission(chosen) = &mut self.life.stage else { return at };
             let input = &data[at..];
-            // What there is no memory for yet waits.
+            // Payload bytes that have no memory yet are left for later.
             let input = &input[..room.map_or(input.len(), |room| input.len().min(room as usize))];
             let (used, step) = chosen.session.next(input);
             let bytes = &data[at..at + used];
@@ -440,12 +437,13 @@ impl Conn {
         at
     }
 
-    /// Bytes of the payload of the write that is being received for which there is memory, more of which it takes here.
+    /// Returns the bytes that can be received of the write in `gathering`, after taking more memory for it if possible.
+    /// `None` if no write is being received.
     fn room(&self, io: &mut Io) -> Option<u64> {
         self.gathering.map(|slot| io.grow(self.number, slot))
     }
 
-    /// Bytes of a write's payload.
+    /// Copies received bytes into the payload of a write.
     fn gather(&mut self, io: &mut Io, bytes: &[u8]) {
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         let all = chosen.session.payload_left() == 0;
@@ -460,7 +458,7 @@ impl Conn {
         }
     }
 
-    /// A write has all its payload.
+    /// Called when the payload of a write is complete.
     fn gathered(&mut self, io: &mut Io, slot: u32) {
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         self.gathering = None;
@@ -468,9 +466,9 @@ impl Conn {
         io.gathered(slot, chosen.export.locks());
     }
 
-    /// Does what can be done now: looks at bytes that waited, sends, receives, ends.
+    /// Does everything that can be done now: parses kept bytes, starts requests, sends, receives, ends.
     pub(super) fn go_on(&mut self, io: &mut Io, shared: &Shared) {
-        // Before it chooses an export, which its certificate may let it.
+        // Before the handshake: the certificate may be what permits the client to open an export.
         self.tell_of_tls(shared);
         if self.ending == Ending::No {
             self.handshake(io, shared);
@@ -496,6 +494,8 @@ impl Conn {
         }
         let sent = self.sending.is_none() && self.tls.as_ref().is_none_or(|tls| tls.is_quiet());
         let answered = self.under_way == 0 && self.out.is_empty();
+        // Once TLS has failed or said goodbye, replies can no longer be encrypted: nothing is gained by waiting for
+        // them.
         let mute = self.tls.as_ref().is_some_and(|tls| tls.is_finished());
         if self.ending == Ending::AfterReplies && sent && (answered || mute) {
             if let Some(tls) = &mut self.tls {
@@ -508,8 +508,8 @@ impl Conn {
         }
     }
 
-    /// Whether nothing of the client waits for the end of its send: neither replies that are sent after it, nor
-    /// requests for which there is no room before it.
+    /// Returns true if nothing of the client depends on the end of its send: no replies are to follow, and no requests
+    /// wait for the memory or the room that the end gives back.
     pub(super) fn has_time(&self, io: &Io) -> bool {
         let more = self.tls.as_ref().is_some_and(|tls| tls.has_to_write(&self.out)) || !self.out.is_empty();
         !more && !self.large.is_waiting() && self.takes_bytes(io)
@@ -521,12 +521,13 @@ impl Conn {
         }
         let room = self.room(io);
         if room == Some(0) {
-            return; // It waits for memory.
+            return; // Waits for memory, and is in line for it.
         }
         let left = match &self.life.stage {
             Stage::Transmission(chosen) => chosen.session.payload_left(),
             Stage::Handshake(_) => 0,
         };
+        // With TLS, the received bytes are records, which cannot go directly into the payload.
         if left >= DIRECT
             && self.tls.is_none()
             && let Some(slot) = self.gathering

@@ -1,7 +1,7 @@
 //! The door: clients that were accepted and have no place.
 //!
-//! Owns the list of those that wait, and who of them is next or is turned away (D3 of
-//! [`places`](super::places), which calls this). Does not own the places.
+//! Owns the list of waiting clients, and chooses the one that gets the next place or is turned away (D3 of
+//! [`places`](super::places), the caller). Does not own the places.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,10 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::movement::Idle;
 use crate::shares::Peer;
 
-/// Clients that wait for a place, of all threads together. Each has a descriptor.
+/// Most clients that wait for a place, over all reactors together. Each takes a descriptor.
 const MOST_WAITING: usize = 128;
 
-/// A client that was accepted and waits for a place.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) fd: OwnedFd,
@@ -23,58 +22,61 @@ pub(super) struct Waiting {
     pub(super) peer: Peer,
 }
 
-/// Those who wait.
 #[derive(Debug, Default)]
 pub(super) struct Door {
-    /// The oldest first.
+    /// Waiting clients, the oldest first.
     pub(super) waiting: Vec<Waiting>,
-    /// When to look who has nothing to do, while all places are taken.
+    /// Time of the next check for idle clients, while all places are taken.
     pub(super) look_at: Option<Instant>,
-    /// Since when connections have nothing to do, while others wait.
+    /// By connection: the time since which it has had nothing to do, measured while clients wait.
     pub(super) idle: Vec<Idle>,
 }
 
-/// Places by peer.
+/// Number of places that each peer has.
 pub(super) type Places = BTreeMap<Peer, usize>;
 
 impl Door {
-    /// The one that has the next place that is free: of the peer with fewest, the oldest.
+    /// Returns the index of the client that gets the next free place: of the clients of the peer with the fewest
+    /// places, the oldest.
     pub(super) fn first(&self, places: &Places) -> Option<usize> {
         let of = |at: &usize| places.get(&self.waiting[*at].peer).copied().unwrap_or(0);
+        // `min_by_key` returns the first of equal elements, which is the oldest.
         (0..self.waiting.len()).min_by_key(of)
     }
 
-    /// A connection has another client, or none.
+    /// Resets the idle time of a connection number, which has another client now or none.
     pub(super) fn forget(&mut self, conn: usize) {
         self.idle.get_mut(conn).into_iter().for_each(|idle| *idle = Idle::default());
     }
 
-    /// Those who wait are told that there is nothing to wait for.
+    /// Closes all waiting clients' sockets.
     pub(super) fn close(&mut self) {
         self.waiting.clear();
     }
 
-    /// Forgets those that have hung up.
+    /// Removes clients that have hung up.
     pub(super) fn forget_gone(&mut self) {
         self.waiting.retain(|waiting| !has_hung_up(&waiting.fd));
     }
 
-    /// Turns one away if too many wait for the places of a reactor, of which peers have these; whether it did (D3).
+    /// Turns one client away if more wait than a reactor with `most` places allows (D3). `places` are the places by
+    /// peer. Returns true if a client was turned away.
     pub(super) fn turn_away(&mut self, mut places: Places, most: usize, reactors: usize) -> bool {
         if self.waiting.len() <= (most / 8).clamp(1, MOST_WAITING.div_ceil(reactors)) {
             return false;
         }
         self.waiting.iter().for_each(|waiting| *places.entry(waiting.peer).or_default() += 1);
+        // `max_by_key` returns the last of equal elements, which is the newest.
         let most = (0..self.waiting.len()).max_by_key(|at| places[&self.waiting[*at].peer]);
         most.into_iter().for_each(|at| drop(self.waiting.remove(at)));
         true
     }
 }
 
-/// Returns whether the other end of a socket has closed.
+/// Returns true if the other end of a socket has closed.
 fn has_hung_up(fd: &OwnedFd) -> bool {
     let mut look = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::RDHUP)];
-    // Where the kernel cannot say now, it is asked the next time.
+    // If the poll fails, the next call looks again.
     let _ = poll(&mut look, Some(&Timespec::default()));
     !look[0].revents().is_empty()
 }

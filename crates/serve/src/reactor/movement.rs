@@ -1,23 +1,22 @@
-//! What a client has done since it was looked at last: the bytes that moved, and how long it has had nothing to do.
+//! Progress of a client since the last check: whether bytes moved, and how long it has had nothing to do.
 //!
-//! Owns both notes and the words with which a client is dropped that moves nothing. Called by connections, which write
-//! the notes, and by [`places`](super::places), which lets idle clients give way.
+//! Owns both records and the messages for clients that are dropped because nothing moves. Called by connections, which
+//! write the records, and by [`places`](super::places), which lets idle clients give way.
 
 use std::time::Instant;
 
-/// Why a client is dropped, and which of the two has not moved.
+/// Reasons for dropping a client whose writes, or whose replies, do not move.
 pub(super) const SENT_NOTHING: &str = "others waited for memory, and nothing came of the write that it held some for";
 pub(super) const TOOK_NOTHING: &str =
     "others waited for memory, and it took nothing of the replies that it held some for";
 
-/// What has moved since the client was last looked at.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) came: bool,
     pub(super) taken: bool,
-    /// The kernel was asked how far the receive, and the send, is.
+    /// For the receive, and for the send: true if it was canceled to learn how far it is.
     pub(super) asked: [bool; 2],
-    /// Sends that have ended, or moved on.
+    /// Number of sends that have ended or moved on.
     pub(super) sends: u32,
 }
 
@@ -28,29 +27,29 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Bytes have come, or begin to be waited for.
+    /// Records that bytes have arrived, or that waiting for some begins.
     pub(super) fn comes(&mut self) {
         self.came = true;
     }
 
-    /// Replies were taken, or begin to be sent.
+    /// Records that the client has taken replies, or that sending some begins.
     pub(super) fn is_taken(&mut self) {
         self.taken = true;
         self.sends = self.sends.wrapping_add(1);
     }
 
-    /// A receive has ended; whether the kernel was asked how far it is.
+    /// Called at the end of a receive. Returns true if it was canceled to learn how far it is.
     pub(super) fn in_answered(&mut self) -> bool {
         std::mem::take(&mut self.asked[0])
     }
 
-    /// The same of a send.
+    /// Called at the end of a send. Returns true if it was canceled to learn how far it is.
     pub(super) fn out_answered(&mut self) -> bool {
         std::mem::take(&mut self.asked[1])
     }
 }
 
-/// Since when a client has been as it is.
+/// Time since which a client's mark (`Conn::mark`) has not changed.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     mark: Option<(u64, u64, u32)>,
@@ -58,7 +57,8 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Looks at it; since when it has had nothing to do.
+    /// Compares `mark` with that of the last call. Returns the time since which the client has had nothing to do;
+    /// `None` while it has (`mark` is `None`).
     pub(super) fn look(&mut self, mark: Option<(u64, u64, u32)>, now: Instant) -> Option<Instant> {
         if mark.is_none() || mark != self.mark {
             (self.mark, self.since) = (mark, mark.map(|_| now));

@@ -1,17 +1,19 @@
-//! Places for clients: who waits for one, and who gives way, when all are taken.
+//! Places for clients: which client waits for one, and which gives way, when all are taken.
 //!
-//! Whoever comes then is accepted and told nothing until it has a place ([`door`](super::door)), for the server knows
-//! the peer of a client only when it has accepted it. Places that become free are for those whose peers have fewest.
+//! A client that arrives then is accepted, but gets no greeting until it has a place ([`door`](super::door)): the
+//! server knows the peer of a client only after accepting it. Places that become free go to the peers that have the
+//! fewest.
 //!
 //! Invariants:
-//! - D1. The newest client of the peer that has most places gives way to one that waits, whatever it does, when it
-//!   leaves its peer with at least as many places as the other peer has then. So nobody gives way to clients of the
-//!   same peer, nor in turn with those of another, and one peer has all places while no other asks for any.
-//! - D2. A client that has chosen its export, and has had nothing to do for
-//!   [`ServerOptions::idle`](crate::ServerOptions::idle) since others wait, gives way to anybody; among those that
-//!   could, one of the peer that has most places.
-//! - D3. At most 128 wait like that, and an eighth as many as have places. Of more the newest of the peer that has, and
-//!   waits for, most places is turned away.
+//! - D1. A waiting client gets the place of the newest client of the peer that has most places, whatever that client is
+//!   doing. The peer must then still have at least as many places as the peer of the waiting client. Thus no client
+//!   gives way to one of its own peer, two peers do not displace each other in turn, and one peer may have all places
+//!   while no other asks for any.
+//! - D2. A client that has chosen its export and has had nothing to do for
+//!   [`ServerOptions::idle`](crate::ServerOptions::idle) while others wait gives way to any client. If there are
+//!   several, one of the peer that has most places does.
+//! - D3. At most 128 clients wait, and at most an eighth of the number of places. Beyond that, the newest of the peer
+//!   with the most places and waiting clients together is turned away.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -21,21 +23,21 @@ use super::door::{Places, Waiting};
 use super::movement::Idle;
 use crate::shares::Peer;
 
-/// How often clients that wait let it be looked who has nothing to do, while all places are taken; and when one has
-/// given way.
+/// Interval between checks for idle clients while others wait and all places are taken, and the shorter interval once a
+/// client has given way.
 const DOOR: Duration = Duration::from_secs(1);
 const DOOR_AGAIN: Duration = Duration::from_millis(20);
-/// How long nothing is accepted when a client was turned away: who connects again at once is not served faster for it.
+/// Time without accepts after a client was turned away, so that reconnecting at once brings no advantage.
 const TURNED_AWAY: Duration = Duration::from_millis(1);
 
 impl Reactor {
-    /// Whether a client that comes has to wait: this reactor has as many as it may, and so have all others.
+    /// Returns true if a new client has to wait: this reactor has all the clients that it may, and all others have too.
     pub(super) fn is_full(&self) -> bool {
         let reactors = self.shared.options.reactors.max(1);
         self.live >= self.most && self.shared.clients.count() >= self.most * reactors
     }
 
-    /// A client has come while all places are taken (D3).
+    /// Puts a client that arrived while all places are taken in line (D3).
     pub(super) fn waits_at_the_door(&mut self, fd: OwnedFd, listener: usize) {
         let peer = crate::clients::origin(&fd).peer();
         self.door.waiting.push(Waiting { fd, listener, peer });
@@ -46,7 +48,7 @@ impl Reactor {
         }
     }
 
-    /// Gives the places that are free to those who wait.
+    /// Gives free places to waiting clients.
     pub(super) fn let_in(&mut self) {
         while !self.door.waiting.is_empty() && !self.is_full() && self.has_room_for_handshake() {
             let Some(first) = self.door.first(&self.places()) else { return };
@@ -56,7 +58,7 @@ impl Reactor {
         }
     }
 
-    /// Places of each peer, without those of clients that are about to be gone.
+    /// Returns the number of places of each peer, without clients that are about to end.
     fn places(&self) -> Places {
         let mut places = Places::new();
         let stay = self.conns.iter().flatten().filter(|conn| !conn.is_ending_now());
@@ -64,10 +66,11 @@ impl Reactor {
         places
     }
 
-    /// Lets clients give way to those of other peers (D1).
+    /// Drops clients so that waiting clients of other peers get their places (D1).
     fn make_room(&mut self) {
         let mut places = self.places();
         let ending = self.conns.iter().flatten().filter(|conn| conn.is_ending_now()).count();
+        // Clients that are about to end make room, too.
         let mut free = ending + self.most.saturating_sub(self.live);
         self.door.forget_gone();
         let mut peers: Vec<Peer> = self.door.waiting.iter().map(|waiting| waiting.peer).collect();
@@ -84,6 +87,7 @@ impl Reactor {
             else {
                 return;
             };
+            // D1: that peer would then have fewer places than the peer of the waiting client.
             if count <= has {
                 return;
             }
@@ -95,18 +99,18 @@ impl Reactor {
         }
     }
 
-    /// Looks from time to time who has nothing to do, while all places are taken.
+    /// Schedules the check for idle clients while all places are taken.
     pub(super) fn watch_the_door(&mut self, is_full: bool) {
         if !is_full || self.ends_at.is_some() {
             self.door.look_at = None;
         } else if self.door.look_at.is_none() {
-            // Not at once: who was silent before others came is given time from now on.
+            // Not at once: the idle time of a client counts from now, when others begin to wait.
             let period = DOOR.min(self.shared.options.idle / 2).max(DOOR_AGAIN);
             self.door.look_at = Some(Instant::now() + period);
         }
     }
 
-    /// Lets a client that has nothing to do give way, when somebody waits for its place (D2).
+    /// Drops one idle client if another waits for its place (D2).
     pub(super) fn look_at_the_door(&mut self, now: Instant) {
         self.door.look_at = None;
         if self.door.waiting.is_empty() {

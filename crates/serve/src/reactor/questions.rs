@@ -1,16 +1,16 @@
-//! Questions for the status of a range (BLOCK_STATUS), which a backend answers on the reactor's thread, but for those
-//! that take I/O: these begin here, and a [thread](crate::serial_thread) of the export answers them.
+//! Questions about the status of a range (BLOCK_STATUS). A backend answers them on the reactor's thread; those that
+//! take I/O begin here, and a [thread](crate::serial_thread) of the export answers them.
 //!
-//! Owns whose turn it is, and when. Answers are given in slices of the thread's time: a question for several contexts
-//! is answered one context at a time, as many as fit into a slice, and those of several clients in turn. A slice ends
-//! when its replies were given to the kernel, which often takes longer than to find them.
+//! Decides which question is answered next, and when. Answers are given in slices of the thread's time: a question for
+//! several contexts is answered one context at a time, as many as fit into a slice, and several clients take turns. A
+//! slice ends when its replies were given to the kernel, which often takes longer than finding them.
 //!
 //! Invariants:
-//! - Q1. A slice ends with the answer that exceeds it; between two slices the reactor takes what has come for other
+//! - Q1. A slice ends with the answer that exceeds it. Between two slices the reactor handles the events of other
 //!   connections.
-//! - Q2. While others have something to do, none begins after a slice before the thread has worked [`WORK`] times as
-//!   long for others as the slice took, or [`WALL`] times as long has gone by, which is so where others leave the
-//!   thread idle. Who asks nothing but such questions is none of these others.
+//! - Q2. While other clients have something to do, the next slice waits until the thread has worked [`WORK`] times as
+//!   long for them as the last slice took. It waits for [`WALL`] times as long at most, since the others may leave the
+//!   thread idle. Clients that ask nothing but such questions do not count as others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,21 +18,20 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use sheave_nbd::session::Request;
 
-/// Time of a slice. A request of another client waits for one at most.
+/// Length of a slice. It is also the longest time that a request of another client waits for one.
 const SLICE: Duration = Duration::from_micros(50);
-/// Work for others between two slices, by the time of the first.
+/// CPU time for others between two slices, as a multiple of the first slice's time.
 const WORK: u32 = 2;
-/// Time between two slices, by the time of the first, at most.
+/// Longest time between two slices, as a multiple of the first slice's time.
 const WALL: u32 = 5;
-/// A slice that takes longer than this is waited for no longer than if it took this: a backend that is that slow is
-/// not made any slower.
+/// Upper limit of a slice's time in those products, so that a slow backend is not made slower still.
 const MOST: Duration = Duration::from_millis(20);
-/// Slices in a row without anything for others, after which the others have nothing to do: a client that sends its next
-/// request when it has the reply to the last one has none at the end of every second slice.
+/// Slices in a row without events for others, after which others count as idle. A client that sends its next request on
+/// receiving a reply has no event at the end of every second slice.
 const ALONE: u8 = 2;
 
-/// A question that is being answered, and the contexts that are left, a bit for each number. Nothing else of the client
-/// is looked at meanwhile; nor does it wait for its next answer while many of its replies are still to be sent.
+/// A question that is being answered. `left` has a bit for each context that is left. Meanwhile no other request of the
+/// client is parsed; nor is the next context answered while many of its replies are still to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) request: Request,
@@ -40,18 +39,18 @@ pub(super) struct Asked {
     pub(super) turn: Turn,
 }
 
-/// How far a question has come with the first of the contexts that are left.
+/// State of a question with the first of the contexts that are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It is not among those that wait.
+    /// Not in line.
     Out,
-    /// It is among those that wait, or is answered now.
+    /// In line, or being answered.
     Waits,
-    /// The thread of the export has it.
+    /// Given to the export's thread.
     Reads,
 }
 
-/// A time on the clock, and the time that the thread had worked by then.
+/// A point in time: on the clock, and as CPU time of the thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     at: Instant,
@@ -59,48 +58,48 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Now, on this thread.
+    /// Returns the current time, and the CPU time of the calling thread.
     pub(super) fn now() -> Moment {
         let worked = clock_gettime(ClockId::ThreadCPUTime);
         Moment { at: Instant::now(), worked: Duration::try_from(worked).unwrap_or_default() }
     }
 }
 
-/// The connections that wait for an answer.
+/// The line of connections that wait for an answer.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     waiting: VecDeque<usize>,
-    /// When the slice began whose replies are on their way to the kernel.
+    /// Begin of the slice that is open: its replies are not with the kernel yet.
     begun: Option<Instant>,
-    /// When the last slice has ended, and how long it took, at most [`MOST`].
+    /// End of the last slice, and its time, at most [`MOST`].
     last: Option<(Moment, Duration)>,
-    /// Slices in which something may come for others before they count as idle.
+    /// Slices left until others count as idle.
     others: u8,
 }
 
 impl Questions {
-    /// A connection has a question, or more of one.
+    /// Puts a connection in line for an answer.
     pub(super) fn wait(&mut self, conn: usize) {
         self.waiting.push_back(conn);
     }
 
-    /// A connection has no question any more.
+    /// Removes a connection from the line.
     pub(super) fn forget(&mut self, conn: usize) {
         self.waiting.retain(|other| *other != conn);
     }
 
-    /// Something has come for a connection that is no question.
+    /// Records that there was an event other than a question.
     pub(super) fn others_have_work(&mut self) {
         self.others = ALONE;
     }
 
-    /// Whether others count as having something to do.
+    /// Returns true if others count as having something to do.
     #[cfg(test)]
     pub(super) fn have_others_work(&self) -> bool {
         self.others > 0
     }
 
-    /// How long the wait for what comes may take at most, if somebody waits for an answer, or replies for their way.
+    /// Returns the longest time that the reactor may wait for events, if a question waits or a slice is open.
     pub(super) fn due_in(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
         if self.begun.is_some() {
             return Some(Duration::ZERO);
@@ -112,7 +111,7 @@ impl Questions {
         Some(last.map_or(Duration::ZERO, |(end, took)| (end.at + WALL * took).saturating_duration_since(now())))
     }
 
-    /// Whether a slice begins (Q2).
+    /// Begins a slice if one is due (Q2). Returns true if it did.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Moment) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -129,17 +128,17 @@ impl Questions {
         true
     }
 
-    /// Whose question is answered next in the slice that has begun.
+    /// Returns the connection whose question is answered next in the open slice.
     pub(super) fn next(&mut self) -> Option<usize> {
         self.waiting.pop_front()
     }
 
-    /// Whether there is time for one more answer in the slice that has begun.
+    /// Returns true if the open slice has time for one more answer.
     pub(super) fn has_time(&self, now: Instant) -> bool {
         self.begun.is_some_and(|begun| now < begun + SLICE)
     }
 
-    /// What was given to the kernel has been taken: the slice ends, if there was one.
+    /// Called when the kernel has taken everything that was prepared. Ends the open slice, if there is one.
     pub(super) fn sent(&mut self, now: impl FnOnce() -> Moment) {
         if let Some(begun) = self.begun.take() {
             let end = now();

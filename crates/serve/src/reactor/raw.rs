@@ -1,7 +1,7 @@
-//! All that hands memory to the kernel or to a device, and takes descriptors from it.
+//! Everything that hands memory to the kernel or to a device, or takes descriptors from the kernel.
 //!
-//! S1 is kept here: the memory of a request's payload is in the table of requests until its CQE has come, the memory of
-//! a batch in its connection until the send has ended; both outlive the ring.
+//! Keeps S1: the memory of a request's payload is in the table of requests until its CQE has arrived, the memory of a
+//! batch in its connection until the send has ended. Both outlive the ring.
 #![allow(unsafe_code)] // operations on memory
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -13,7 +13,8 @@ use sheave_uring::sqe::{RWF_DSYNC, Sqe, opcode};
 
 use crate::payload::Payload;
 
-/// What an operation on a socket is, in the low bits of its number; the connection or listener is in the others.
+/// Kind of a socket operation, in the low two bits of its token; the number of the connection or listener is in the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Accept = 0,
@@ -21,7 +22,7 @@ pub(super) enum Kind {
     Send = 2,
 }
 
-/// The number of an operation on a socket.
+/// Returns the token of a socket operation.
 pub(super) fn token(kind: Kind, number: usize) -> u32 {
     (number as u32) << 2 | kind as u32
 }
@@ -31,13 +32,12 @@ const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 
-/// The connection whose descriptor an accept has given.
+/// Takes the descriptor that an accept has returned.
 pub(super) fn owned(fd: i32) -> OwnedFd {
-    // SAFETY: the result of an accept, which is looked at once, is a descriptor that nobody else has.
+    // SAFETY: the result of an accept, which is taken once, is a descriptor that no other code owns.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// What a request asks its file for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FileOp {
     Read,
@@ -47,8 +47,8 @@ pub(super) enum FileOp {
     Zero,
 }
 
-/// Queues an operation on a file: `len` bytes at `offset`, in the memory of the payload from its byte `at` on, which
-/// stays in the table of requests until the CQE with `slot` has come. False when the queue is full.
+/// Queues an operation on `len` bytes at `offset` of a file. Its memory begins at byte `at` of the payload, which stays
+/// in the table of requests until the CQE with `slot` has arrived. Returns false if the queue is full.
 pub(super) fn push(
     ring: &mut Ring,
     op: FileOp,
@@ -69,6 +69,7 @@ pub(super) fn push(
             sqe.op_flags = if durable { RWF_DSYNC } else { 0 };
         }
         FileOp::Sync => (sqe.opcode, sqe.off, sqe.len) = (opcode::FSYNC, 0, 0),
+        // io_uring's FALLOCATE takes the length in `addr` and the mode in `len`.
         FileOp::Punch => (sqe.opcode, sqe.addr, sqe.len) = (opcode::FALLOCATE, len, PUNCH_HOLE | KEEP_SIZE),
         FileOp::Zero => (sqe.opcode, sqe.addr, sqe.len) = (opcode::FALLOCATE, len, ZERO_RANGE | KEEP_SIZE),
     }
@@ -76,13 +77,13 @@ pub(super) fn push(
     unsafe { ring.push_sqe(&sqe) }
 }
 
-/// Starts receiving into a receive buffer of the kernel's choice; false when that is not possible now.
+/// Starts receiving into a buffer that the kernel chooses. Returns false if the ring does not take the operation.
 pub(super) fn recv(ring: &mut Ring, fd: impl AsFd, conn: usize) -> bool {
     let raw = fd.as_fd().as_raw_fd();
     ring.sockets(|mut sockets| sockets.recv(raw, token(Kind::Recv, conn)).is_ok()).unwrap_or(false)
 }
 
-/// Starts receiving `len` bytes into a payload, from `from` on in its data.
+/// Starts receiving `len` bytes into the data of a payload, at offset `from`.
 pub(super) fn recv_into(
     ring: &mut Ring,
     fd: impl AsFd,
@@ -102,7 +103,7 @@ pub(super) fn recv_into(
     ring.sockets(prepared).unwrap_or(false)
 }
 
-/// Starts sending a message whose pieces lie in a batch that its connection keeps.
+/// Starts sending a message whose pieces lie in a batch that the connection keeps.
 pub(super) fn send(ring: &mut Ring, fd: impl AsFd, conn: usize, message: &mut Message) -> bool {
     let raw = fd.as_fd().as_raw_fd();
     // SAFETY: S1: the connection keeps message and batch, unchanged, until the send has ended.
@@ -112,8 +113,8 @@ pub(super) fn send(ring: &mut Ring, fd: impl AsFd, conn: usize, message: &mut Me
     ring.sockets(prepared).unwrap_or(false)
 }
 
-/// Shows what a receive has brought, then gives its buffer back to the kernel; `None` when it brought nothing. `ring`
-/// finds the ring in what `with` works on.
+/// Passes the received bytes to `with`, then gives the buffer back to the kernel. `None` if the receive brought
+/// nothing. `ring` returns the ring of `on`, which `with` works on.
 pub(super) fn with_received<T, R>(
     on: &mut T,
     ring: impl Fn(&mut T) -> &mut Ring,
@@ -125,10 +126,10 @@ pub(super) fn with_received<T, R>(
         unsafe { sockets.received(event) }.map(|(number, data)| (number, data.as_ptr(), data.len()))
     });
     let (number, base, len) = lent.ok().flatten()?;
-    // SAFETY: the buffer lives as long as the ring, and nobody writes to it until it is recycled, which is below.
+    // SAFETY: the buffer lives as long as the ring, and it is not written to until it is recycled, which is below.
     let data = unsafe { std::slice::from_raw_parts(base, len) };
     let result = with(on, data);
-    // Without a kernel ring there would be no buffer.
+    // Cannot fail: the buffer came from this kernel ring.
     let _ = ring(on).sockets(|mut sockets| sockets.recycle(number));
     Some(result)
 }

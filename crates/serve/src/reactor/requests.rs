@@ -1,8 +1,12 @@
-//! Requests on their way through the ring: started, gone on with when they were done in part, answered.
+//! Requests on their way through the ring: started, continued after partial completions, answered.
 //!
-//! States of a request: a write gathers its payload; what changes something waits for its turn where blocks of it are
-//! being rewritten (`turns`); all are with the ring, perhaps several times (what came short, a sync after what must
-//! be durable, zeroes written in pieces, edges); then there is an [`Answer`], and the slot is free.
+//! States of a request:
+//!
+//! - gathering: a write, while its payload is being received;
+//! - waiting for its turn: a change, while blocks of it are being rewritten (`turns`);
+//! - in the ring, perhaps several times: the operation itself, the rest after a short transfer, zeroes written in
+//!   pieces, edges, a sync after a change that must be durable;
+//! - ended: it becomes an [`Answer`], and its slot is free.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,35 +26,34 @@ use crate::payload::{Payload, Pool, Shape};
 use crate::shared::{Order, Shared};
 use crate::shares::{Granted, Shares, Wish};
 
-/// SQEs of a reactor's ring.
 pub(super) const ENTRIES: u32 = 1024;
-/// Zeroes that are written at a time where a range cannot be zeroed otherwise.
+/// Bytes of zeroes that one SQE writes where the file cannot zero a range otherwise.
 const ZEROES_AT_ONCE: u64 = 1 << 20;
 
-/// Most that one request counts for: the longest payload, what lies before it, and two blocks that are rewritten, which
-/// are there twice.
+/// Most bytes of memory that one request counts for: the longest payload, its headroom and alignment, and two rewritten
+/// blocks, each of which is in memory twice.
 pub(super) const MAX_COST: u64 = MAX_PAYLOAD as u64 + (64 << 10) + 4 * MAX_MIN_BLOCK as u64;
-/// The payload of a write grows to so many times its size when that has come.
+/// Growth factor of the memory of a write, applied each time that its payload has filled it.
 pub(super) const GROWTH: u64 = 4;
-/// Memory that records were sent from, kept for the next at most.
+/// Most buffers for TLS records that are kept for later sends.
 const MAX_SPARE_RECORDS: usize = 16;
 
-/// What is under way for a request.
+/// The operation that a request has in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// What the command says.
+    /// The operation that the command names.
     Command,
-    /// Reading a block of which a part is changed, by its number among those.
+    /// Reads a block of which a part is changed. The index is that in `Unaligned::edges`.
     ReadEdge(usize),
-    /// Writing such a block with zeroes in it.
+    /// Writes such a block back, with zeroes in it.
     WriteEdge(usize),
-    /// Writing zeroes.
+    /// Writes zeroes where the file cannot zero a range.
     Zeroes,
-    /// Making durable what was done.
+    /// Makes the finished change durable (FUA).
     Sync,
 }
 
-/// A request that was started.
+/// A request that has a slot.
 #[derive(Debug)]
 pub(super) struct Op {
     conn: usize,
@@ -58,18 +61,18 @@ pub(super) struct Op {
     pub(super) request: Request,
     pub(super) payload: Option<Payload>,
     pub(super) stage: Stage,
-    /// What the stage moves: first byte, and bytes.
+    /// First byte and length of the range in the file that the stage works on.
     pub(super) range: (u64, u64),
-    /// Where that begins in the memory.
+    /// Position of that range in the payload's memory.
     pub(super) at: usize,
-    /// Bytes of it that are done; of a write that gathers its payload, bytes of that.
+    /// Bytes of `range` that are done. While a write gathers its payload: bytes received.
     pub(super) done: u64,
-    /// Edges that are to be rewritten.
+    /// Edges to be rewritten.
     pub(super) unaligned: Option<Box<Unaligned>>,
     pub(super) standing: Standing,
-    /// The turn of the loop in which it came.
+    /// Turn of the loop in which the request arrived.
     turn: u32,
-    /// Its client is gone: what is with the ring ends, and nothing more of it begins.
+    /// True if its client is gone: the operation in the ring ends, and no other is started.
     pub(super) abandoned: bool,
 }
 
@@ -79,13 +82,12 @@ pub(super) struct Answer {
     pub(super) conn: usize,
     pub(super) request: Request,
     pub(super) payload: Option<Payload>,
-    /// It ended in the turn of the loop in which it began.
+    /// True if the request ended in the turn of the loop in which it began.
     pub(super) at_once: bool,
-    /// Why it failed, if it did.
     pub(super) failed: Option<Failed>,
 }
 
-/// Why a request has failed: for the protocol, which has few errors, and in words for replies that have room for some.
+/// Reason why a request failed: one of the protocol's few errnos, and a text for replies that have room for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed {
     pub(super) errno: Errno,
@@ -93,7 +95,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// By the errno of the file. Those that the protocol has no error for have words of their own.
+    /// Maps an errno of the file. The text explains errnos that the protocol lacks.
     fn of_file(errno: SystemErrno) -> Failed {
         let why = match errno {
             SystemErrno::ETIMEDOUT => "it did not end in time, or I/O that it waits for did not",
@@ -106,18 +108,17 @@ impl Failed {
     }
 }
 
-/// Memory that was granted to a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     bytes: u64,
-    /// It is of the room for one request of the largest size.
+    /// True if some of it comes from the room that is reserved for one request of the largest size.
     of_room: bool,
 }
 
-/// The ring's way to an export.
+/// An export that is attached to the ring.
 pub(super) struct Way {
     pub(super) fd: Fd,
-    /// Connections that have it.
+    /// Number of connections that use it.
     clients: usize,
     seat: Seat,
 }
@@ -128,7 +129,8 @@ impl Way {
     }
 }
 
-/// The reactor is asked about changes of a file for as long as there is this; it is dropped after the ring.
+/// Registers the reactor in a file's `BlockLocks` for as long as it lives: other reactors then ask this one about
+/// changes that are under way. Dropped after the ring.
 struct Seat {
     locks: Arc<BlockLocks>,
     shared: Arc<Shared>,
@@ -150,40 +152,38 @@ impl Drop for Seat {
     }
 }
 
-/// The ring, and all requests that are in it.
 pub(super) struct Io {
-    /// Dropped first: what follows is memory that it may use (S1).
+    /// Declared first, hence dropped first: the fields below hold memory that the kernel may use (S1).
     pub(super) ring: Ring,
     pub(super) number: usize,
     pub(super) shared: Arc<Shared>,
     pub(super) ops: Vec<Option<Op>>,
     free: Vec<u32>,
-    /// Requests that found the ring's queue full.
+    /// Slots of requests that found the submission queue full.
     waiting: VecDeque<u32>,
-    /// SQEs that were pushed and not submitted.
+    /// True if SQEs were pushed and not submitted yet.
     pushed: bool,
     pool: Pool,
-    /// Zeroes to be written, the same for all requests: nobody writes to them. Kept while a request may use them.
+    /// Source of written zeroes, shared by all requests and never written to. Kept while a request may use it.
     zeroes: Option<Payload>,
     pub(super) client_bytes: u64,
-    /// Who may hold how much of the memory; a connection is in it from when it has chosen its export.
+    /// The account of memory per client. A connection enters it when it has chosen its export.
     pub(super) shares: Shares,
-    /// Connections with questions for the status of a range.
+    /// Connections with a BLOCK_STATUS request.
     pub(super) questions: Questions,
-    /// The connections whose sends began in this turn and will probably end in the call that starts them.
+    /// Connections whose sends began in this turn and will probably end within the call that starts them.
     pub(super) prompt_sends: Vec<usize>,
-    /// Counts the turns of the loop.
     pub(super) turn: u32,
-    /// Slots and results of requests that have just ended, for [`Reactor::finished`](super::Reactor).
+    /// Slots and results of requests that have just ended; [`Reactor::finished`](super::Reactor) handles them.
     pub(super) ended: Vec<(u32, i32)>,
-    /// The ring's ways to exports, by their numbers. One that has no clients is kept for those that come back, for as
-    /// long as the ring has room for others.
+    /// Attached exports by number. One without clients stays attached for returning clients until the ring needs its
+    /// place.
     pub(super) files: BTreeMap<u32, Way>,
-    /// What other reactors, and this one, want to know of changes.
+    /// Questions of reactors about changes under way here.
     pub(super) asks: Asks,
-    /// Where records of TLS are decrypted, for all connections.
+    /// Scratch memory for decrypting TLS records, shared by all connections.
     pub(super) records: Vec<u8>,
-    /// Memory that records are sent from, to be used again.
+    /// Buffers for sending TLS records, for reuse.
     spare_records: Vec<Vec<u8>>,
 }
 
@@ -213,7 +213,8 @@ impl Io {
         }
     }
 
-    /// The ring's way to an export, for one connection more.
+    /// Attaches an export for one more connection, or counts the connection if it is attached. Returns its descriptor
+    /// in the ring.
     pub(super) fn open(&mut self, id: u32, export: &Arc<Served>) -> Result<Fd, String> {
         if let Some(way) = self.files.get_mut(&id) {
             way.clients += 1;
@@ -230,14 +231,14 @@ impl Io {
         Ok(fd)
     }
 
-    /// A connection that had an export is gone, and all its requests have ended.
+    /// Called when a connection that had an export is gone and all its requests have ended.
     pub(super) fn leave(&mut self, id: u32) {
         if let Some(way) = self.files.get_mut(&id) {
             way.clients -= 1;
         }
     }
 
-    /// Lets go of all exports that no connection has, for a ring has room for few devices; whether there were any.
+    /// Detaches all exports without connections, as a ring has room for few devices. Returns true if there were any.
     fn close_unused(&mut self) -> bool {
         let unused = self.files.iter().filter(|(_, way)| way.clients == 0);
         let unused: Vec<u32> = unused.map(|(id, _)| *id).collect();
@@ -245,11 +246,11 @@ impl Io {
         !unused.is_empty()
     }
 
-    /// Lets go of an export, of which no request is under way.
+    /// Detaches an export. No request of it may be under way.
     pub(super) fn close(&mut self, id: u32) {
         if let Some(Way { fd, .. }) = self.files.remove(&id) {
             debug_assert!(!self.ops.iter().flatten().any(|op| op.fd == fd), "a request outlives its client");
-            // Only a descriptor that the ring does not have is refused.
+            // Cannot fail: only a descriptor that is not attached is refused.
             let _ = self.ring.detach(fd);
         }
     }
@@ -263,7 +264,7 @@ impl Io {
         self.pool.keeps_memory() || self.zeroes.is_some() || records
     }
 
-    /// Gives unused memory back to the system, when no request is under way.
+    /// Gives unused memory back to the system. No request may be under way.
     pub(super) fn trim(&mut self) {
         debug_assert!(self.is_idle(), "S1: a write of zeroes may be in the ring");
         self.zeroes = None;
@@ -271,21 +272,21 @@ impl Io {
         self.pool.trim();
     }
 
-    /// Memory that records are sent from.
+    /// Returns a buffer for sending TLS records.
     pub(super) fn records_to_send(&mut self) -> Vec<u8> {
         self.spare_records.pop().unwrap_or_else(|| vec![0; OUT_BYTES])
     }
 
-    /// Keeps memory that records were sent from, for the next.
+    /// Keeps such a buffer for the next send.
     pub(super) fn keep_records(&mut self, memory: Vec<u8>) {
         if memory.len() == OUT_BYTES && self.spare_records.len() < MAX_SPARE_RECORDS {
             self.spare_records.push(memory);
         }
     }
 
-    /// Grants a connection the memory that a request takes when it begins, or puts it in line for it. A read takes all
-    /// that it needs. A write takes what comes with its header in any case, and more as its payload comes
-    /// ([`Io::grow`]): who announces much and sends little holds little.
+    /// Grants a connection the memory that a request takes when it begins, or puts the connection in line for it. A
+    /// read takes all that it needs. A write takes a first part with its header, and more as its payload arrives
+    /// ([`Io::grow`]), so that a client that announces much and sends little holds little.
     pub(super) fn ask(&mut self, conn: usize, request: &Request, shape: &Shape) -> Option<Memory> {
         if *shape == Shape::NONE {
             return Some(Memory { bytes: 0, of_room: false });
@@ -299,13 +300,13 @@ impl Io {
         Some(Memory { bytes, of_room: granted == Granted::Room })
     }
 
-    /// Bytes of data for which a client has memory in any case (F2), as devices want them.
+    /// Returns the bytes of data, aligned as devices require, that fit into the memory that is a client's own (F2).
     pub(super) fn own_piece(&self, align: usize) -> u64 {
         Pool::fits(self.shares.own(), align)
     }
 
-    /// Lets the payload of a write grow, when all that it has memory for has come; to [`GROWTH`] times its size, so
-    /// that a long one is received in few pieces. Returns the bytes of data that there is memory for.
+    /// Grows the memory of a write whose payload has filled it, to [`GROWTH`] times its size, so that a long payload is
+    /// received in few pieces. Returns the bytes of data that there is memory for.
     pub(super) fn grow(&mut self, conn: usize, slot: u32) -> u64 {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return 0 };
         let Some(payload) = &mut op.payload else { return 0 };
@@ -313,8 +314,8 @@ impl Io {
         if op.done == payload.room() && counted < whole {
             let mut now = (counted * (GROWTH - 1)).min(whole - counted);
             let least = now.min(self.shares.own());
-            // Where there is no memory for all of it, a part is better than none: a slow client goes on to be received
-            // from.
+            // Halves the wish until it is granted: with a part of it, a write of a slow client can at least be received
+            // further.
             while now >= least {
                 let wish = Wish { now, until_whole: whole - counted, has_room: payload.is_of_room() };
                 if let Some(granted) = self.shares.ask(conn, wish) {
@@ -332,7 +333,8 @@ impl Io {
         self.pool.put(payload);
     }
 
-    /// Keeps a request, with the memory of this shape that was granted. `None`: the system has no memory.
+    /// Gives a request a slot, with memory of the `shape` for the bytes that were granted. `None` if the system has no
+    /// memory.
     pub(super) fn begin(
         &mut self,
         conn: usize,
@@ -378,21 +380,22 @@ impl Io {
         Some(slot)
     }
 
-    /// The payload of a write that is being received, and the bytes that it has.
+    /// Returns the payload of a write that is being received, the count of its received bytes, and the ring.
     pub(super) fn gathering(&mut self, slot: u32) -> Option<(&mut Payload, &mut u64, &mut Ring)> {
         let op = self.ops.get_mut(slot as usize)?.as_mut()?;
         Some((op.payload.as_mut()?, &mut op.done, &mut self.ring))
     }
 
-    /// A write has all its payload.
+    /// Begins a write whose payload is complete.
     pub(super) fn gathered(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
         if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
+            // Counted received bytes until now; from here on it counts bytes written.
             op.done = 0;
         }
         self.begin_change(slot, locks);
     }
 
-    /// Forgets a write whose payload will never be complete.
+    /// Drops a request that was not started, such as a write whose payload will never be complete.
     pub(super) fn forget(&mut self, slot: u32) {
         if let Some(Op { conn, payload: Some(payload), .. }) = self.free_slot(slot) {
             self.give_back(conn, payload);
@@ -405,8 +408,9 @@ impl Io {
         Some(op)
     }
 
-    /// Gives a request to the ring, or what is left of it.
+    /// Pushes a request, or what is left of it, to the ring.
     pub(super) fn start(&mut self, slot: u32) {
+        // Behind those that wait, so that requests start in the order in which they came.
         if !self.waiting.is_empty() || !self.push(slot) {
             self.waiting.push_back(slot);
         }
@@ -446,7 +450,7 @@ impl Io {
         pushed
     }
 
-    /// Has a range be zeroed by writing zeroes, when it is started; false when there is no memory for them.
+    /// Makes a request write zeroes when it is started. Returns false if there is no memory for the zeroes.
     pub(super) fn take_zeroes(&mut self, slot: u32) -> bool {
         if self.zeroes.is_none() {
             self.zeroes = Payload::zeroes(ZEROES_AT_ONCE as usize);
@@ -456,7 +460,7 @@ impl Io {
         true
     }
 
-    /// Makes durable what was done, and nothing else.
+    /// Starts the sync that a request needs at its end, and no other operation of it.
     pub(super) fn start_sync(&mut self, slot: u32) {
         if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
             op.stage = Stage::Sync;
@@ -464,18 +468,18 @@ impl Io {
         self.start(slot);
     }
 
-    /// The client of a connection is gone: of its requests nothing more begins. A request that zeroes an export of any
-    /// size would otherwise go on for hours, for nobody, and the end of the server with it.
+    /// Marks the requests of a connection whose client is gone, so that no further operation of them starts. Otherwise
+    /// a request that zeroes a large export could go on for hours with no client, and delay the end of the server.
     pub(super) fn abandon(&mut self, conn: usize) {
         self.ops.iter_mut().flatten().filter(|op| op.conn == conn).for_each(|op| op.abandoned = true);
     }
 
-    /// Whether requests wait to be submitted.
+    /// Returns true if there are requests to submit or to handle.
     pub(super) fn to_start(&self) -> bool {
         self.pushed || !self.waiting.is_empty() || self.was_asked() || !self.ended.is_empty()
     }
 
-    /// Submits what was pushed; whether something was.
+    /// Submits the pushed SQEs. Returns true if there were any and all were taken.
     pub(super) fn issue(&mut self) -> bool {
         if self.was_asked() {
             self.look_for_changes();
@@ -489,7 +493,7 @@ impl Io {
         if !std::mem::take(&mut self.pushed) {
             return false;
         }
-        // Busy: the rest stays in the queue, and is taken when something has ended.
+        // A busy ring leaves SQEs in the queue; they are submitted when something has ended.
         match self.ring.issue() {
             Ok(_) if self.ring.sq_space() == ENTRIES => true,
             _ => {
@@ -499,7 +503,7 @@ impl Io {
         }
     }
 
-    /// A request has ended in the ring: goes on with it, or gives the answer.
+    /// Called when an operation of a request has ended. Starts the next one, or returns the answer.
     pub(super) fn op_ended(&mut self, slot: u32, res: i32) -> Option<Answer> {
         let op = self.ops.get_mut(slot as usize)?.as_mut()?;
         let len = op.range.1;
@@ -516,7 +520,7 @@ impl Io {
                     return None;
                 }
             } else {
-                // A file that ends before its size has lost something.
+                // The requests of a session end within the export's size: a file that returns 0 bytes has lost data.
                 let errno = if res == 0 { SystemErrno::EIO } else { SystemErrno(-res) };
                 failed = Some(Failed::of_file(errno));
             }
@@ -524,7 +528,8 @@ impl Io {
             failed = Some(Failed::of_file(SystemErrno(-res)));
         }
         if failed.is_some_and(|failed| failed.errno == Errno::NotSup) && op.stage == Stage::Command && !op.abandoned {
-            // A trim is a wish; zeroes are written where that is all that can be done, and may take long.
+            // A trim is only advice and may fail silently. Zeroes are written if the file cannot do better, which may
+            // take long.
             if op.request.command == Command::Trim {
                 failed = None;
             } else if writes_zeroes && !op.request.has(cflag::FAST_ZERO) {

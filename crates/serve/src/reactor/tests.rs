@@ -1,5 +1,5 @@
-//! A reactor whose turns are taken one by one, beside a client in the same thread: for how many events it waits, and
-//! what comes about between the parts of a turn.
+//! A reactor whose turns the test takes one by one, beside a client in the same thread: the number of events that it
+//! waits for, and events between the parts of a turn.
 
 mod records;
 
@@ -44,14 +44,14 @@ fn request(command: u8, len: u32) -> Vec<u8> {
 }
 
 impl Bench {
-    /// A client in the transmission phase, which may have so many bytes in flight; `None` without io_uring.
+    /// Connects a client in the transmission phase, with at most `client_bytes` in flight. `None` without io_uring.
     fn new(client_bytes: u64) -> Option<Bench> {
         let mut bench = Bench::connected(ServerOptions { client_bytes, ..ServerOptions::default() }, None)?;
         bench.waits(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01x", 18 + 10);
         Some(bench)
     }
 
-    /// A client that has said nothing yet.
+    /// Connects a client that has sent nothing yet.
     fn connected(options: ServerOptions, tls: Option<Tls>) -> Option<Bench> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
@@ -76,7 +76,8 @@ impl Bench {
         Some(Bench { reactor, client, tls: None, _dir: dir })
     }
 
-    /// For how many events the reactor wants to wait in each turn, until so many bytes of replies have come.
+    /// Returns the number of events that the reactor wants to wait for in each turn, until `replies` bytes of replies
+    /// have arrived.
     fn waits(&mut self, requests: &[u8], replies: usize) -> Vec<u32> {
         self.say(requests);
         let (mut waits, mut got) = (Vec::new(), 0);
@@ -87,7 +88,7 @@ impl Bench {
             self.reactor.after_wait(None);
             let before = got;
             got += self.take();
-            // Turns in which nothing was sent say nothing.
+            // A turn without a send does not show the number that matters.
             if got > before {
                 waits.push(wanted);
             }
@@ -95,8 +96,8 @@ impl Bench {
         waits
     }
 
-    /// That the ends of the last sends alone are waited for with what comes then: the last, and the one before the last
-    /// receive, which has something to receive.
+    /// Asserts that the reactor waits for the end of a send along with the next event only for the last two sends: the
+    /// last one, and the one before the last receive, which has something to receive.
     fn none_waits_but_the_last(&mut self, requests: &[u8], replies: usize) {
         let waits = self.waits(requests, replies);
         assert!(waits.len() > 10, "a few sends were enough, which tests nothing: {waits:?}");
@@ -115,7 +116,7 @@ fn the_end_of_a_quick_send_is_waited_for_with_the_next_event() {
 
 #[test]
 fn replies_that_are_more_than_a_message_do_not_wait_for_another_event() {
-    // Each is a piece of its own, as all are that have data; a client may have 512 under way, and twice as many are
+    // Each reply with data is a piece of its own. A client may have 512 requests under way, and twice as many are
     // refused at once.
     let Some(mut bench) = Bench::new(1 << 20) else { return };
     let pair = [request(99, 0), request(0, 512)].concat();
@@ -130,7 +131,7 @@ fn requests_for_which_there_is_no_room_before_a_reply_has_left_do_not_wait_for_a
 
 #[test]
 fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event() {
-    // One request, whose reply is encrypted piece by piece: nothing else comes until the client has all of it.
+    // One request, whose reply is encrypted piece by piece: no other event occurs until the client has all of it.
     let Some(mut bench) = Bench::with_tls(64 << 20) else { return };
     for _ in 0..3 {
         bench.none_waits_but_the_last(&request(0, 4 << 20), 16 + (4 << 20));
@@ -197,7 +198,7 @@ fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_ba
     bench.waits(&[], 16 + 512);
 }
 
-/// A client that has nothing in the ring, and its way to the export.
+/// Adds clients that have nothing in the ring. Returns the descriptor of the export for them.
 fn client_beside(bench: &mut Bench) -> Fd {
     let who = Who { origin: Origin::Unknown, certificate: Vec::new(), at: Vec::new() };
     let (export, _) = bench.reactor.shared.exports.choose(0, &who, &Arc::default()).expect("it is there");
@@ -218,7 +219,7 @@ fn a_request_that_needs_much_memory_is_not_passed_by_small_ones_for_ever() {
     let Some(mut bench) = Bench::connected(options, None) else { return };
     let fd = client_beside(&mut bench);
     let io = &mut bench.reactor.io;
-    // Reads of connections that ask by themselves.
+    // Begins a read for connection `conn`, which is not in the reactor.
     let take = |io: &mut Io, conn: usize, cost: u64| {
         let read = request_of(Command::Read, cost - 4096);
         let shape = Shape::whole(cost as usize - 4096, 512);
@@ -226,7 +227,7 @@ fn a_request_that_needs_much_memory_is_not_passed_by_small_ones_for_ever() {
         Some(io.begin(conn, fd, read, &shape, memory).expect("there is memory"))
     };
     // The first has all that is shared, and the room for one request more. However much it asks for, the others get
-    // that room as soon as it is given back, in the order in which they came.
+    // that room once it is given back, in the order in which they asked.
     let small: Vec<u32> = std::iter::from_fn(|| take(io, 1, SMALL)).collect();
     assert!(small.len() >= 3, "{}", small.len());
     assert!(take(io, 2, LARGE).is_none() && take(io, 3, LARGE).is_none());
@@ -293,6 +294,6 @@ fn a_write_gets_a_part_of_the_memory_that_it_asks_for_where_there_is_no_more() {
     }
     let held = io.shares.held(1);
     assert!(held < WHOLE, "there is memory for all of it, which tests nothing");
-    // What is left over now is less than this client may add to what it holds, but for one step.
+    // The client cannot get more, except for a step that is smaller than this.
     assert!(!io.shares.has_share_for(1, 2 * io.shares.own()), "{held} bytes are held, and there is more");
 }

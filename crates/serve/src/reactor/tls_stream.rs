@@ -1,16 +1,15 @@
-//! TLS of one connection: records become what the client says, batches become records.
+//! TLS of one connection: decrypts received records, encrypts batches of replies.
 //!
-//! How rustls is driven is in `sheave_nbd::tls`, for both sides of NBD. Nothing here makes a system call; what is to be
-//! sent goes with the turn's other operations.
+//! `sheave_nbd::tls` drives rustls, for both sides of NBD. Nothing here makes a system call: records are sent with the
+//! other operations of the turn.
 //!
-//! Owns the memory of records. What a connection does with them is in `conn/secure.rs`.
+//! Owns the memory of records. Their use by a connection is in `conn/secure.rs`.
 //!
 //! Invariants:
-//! - L1. Bytes leave in the order in which they were encrypted: all go through [`Records::out`], and a batch is
+//! - L1. Bytes are sent in the order in which they were encrypted: all go through [`Records::out`], and a batch is
 //!   encrypted only when nothing of the connection is with the kernel.
-//! - L2. Memory is bounded: [`OUT_BYTES`] that wait and as many that are with the kernel, apart from what rustls itself
-//!   has to say, and [`MAX_INCOMING`] that are no whole record yet. A client that has nothing to send or to take has
-//!   neither.
+//! - L2. Memory is bounded: [`OUT_BYTES`] that wait and as many that are with the kernel, besides the handshake
+//!   messages and alerts of rustls, and [`MAX_INCOMING`] of incomplete records. An idle client has none of these.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,52 +26,52 @@ use super::batch::{Batch, Piece};
 use crate::payload::Payload;
 use crate::tls::{common_names, words};
 
-/// A client that uses TLS.
+/// The TLS session of a client.
 pub(super) struct TlsStream {
     records: Records<UnbufferedServerConnection>,
-    /// Received, and no whole record.
+    /// Received bytes of an incomplete record.
     incoming: Vec<u8>,
-    /// Is being sent: not touched until the send has ended (S1).
+    /// Bytes being sent. Not touched until the send has ended (S1).
     in_kernel: Vec<u8>,
-    /// Bytes of it that are sent.
+    /// Number of bytes of `in_kernel` that are to be sent.
     sending_bytes: usize,
-    /// The batch that is being encrypted.
     encrypting: Option<Encrypting>,
-    /// Nothing is encrypted any more: the client broke the protocol, or was told goodbye.
+    /// True if no more is encrypted: the client broke the protocol, or close_notify was sent.
     finished: bool,
-    /// The common names of the client's certificate, until reports have them.
+    /// Common names of the client's certificate, until `take_news`.
     news: Option<Vec<String>>,
 }
 
-/// A batch, and how far it was encrypted.
+/// A batch that is partly encrypted.
 #[derive(Debug)]
 struct Encrypting {
     batch: Batch,
-    /// The piece that comes next, and how much of it was encrypted.
+    /// Index of the next piece, and the bytes of it that are encrypted.
     piece: usize,
     done: usize,
 }
 
-/// What has been encrypted, and is needed no more.
+/// Memory that is free again after encryption.
 pub(super) enum Spent {
-    /// The memory of a read; the records have a copy of it.
+    /// The payload of a read, of which the records have a copy.
     Payload(Payload),
-    /// A batch, all of whose payloads were told before.
+    /// A batch, after all of its payloads were handed back.
     Batch(Batch),
 }
 
 impl fmt::Debug for TlsStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No keys.
+        // The session is not printed: it contains keys.
         f.debug_struct("TlsStream").field("established", &self.records.is_established()).finish_non_exhaustive()
     }
 }
 
 impl TlsStream {
-    /// TLS with a client that has said STARTTLS. Replies from before leave in the clear, before the first record.
+    /// Begins TLS with a client that has said STARTTLS. Replies in `clear` are sent unencrypted, before the first
+    /// record.
     pub(super) fn new(config: Arc<ServerConfig>, clear: &VecDeque<Batch>) -> Result<TlsStream, rustls::Error> {
         let mut records = Records::new(UnbufferedServerConnection::new(config)?, words);
-        // A handshake has small replies only.
+        // All are in `small`: before an export is chosen no reply has a payload.
         clear.iter().for_each(|batch| records.out.put(&batch.small));
         Ok(TlsStream {
             records,
@@ -85,32 +84,33 @@ impl TlsStream {
         })
     }
 
-    /// Whether it has nothing more to send.
+    /// Returns true if there is nothing to send.
     pub(super) fn is_quiet(&self) -> bool {
         self.records.out.len == 0 && (self.encrypting.is_none() || self.finished)
     }
 
-    /// Whether the handshake of TLS is done.
+    /// Returns true if the TLS handshake is done.
     pub(super) fn is_established(&self) -> bool {
         self.records.is_established()
     }
 
-    /// Whether nothing is encrypted any more.
+    /// Returns true if no more will be encrypted.
     pub(super) fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// The common names of the client's certificate, once, when the handshake of TLS is done.
+    /// Returns the common names of the client's certificate, once, when the TLS handshake is done. Empty without a
+    /// certificate.
     pub(super) fn take_news(&mut self) -> Option<Vec<String>> {
         self.news.take()
     }
 
-    /// Gives back the batch that was being encrypted.
+    /// Returns the batch that was being encrypted, to give its memory back.
     pub(super) fn take_batch(&mut self) -> Option<Batch> {
         Some(self.encrypting.take()?.batch)
     }
 
-    /// Takes bytes that were received; what the client says goes to `says`. `scratch` is used meanwhile.
+    /// Decrypts received bytes, and passes the plaintext to `says`. `scratch` is overwritten.
     pub(super) fn read(&mut self, scratch: &mut Vec<u8>, data: &[u8], says: impl FnMut(&[u8])) -> Result<Fed, String> {
         scratch.clear();
         scratch.append(&mut self.incoming);
@@ -128,7 +128,7 @@ impl TlsStream {
         fed
     }
 
-    /// The client broke the rules: what rustls has to say about it waits to be sent, and nothing else will.
+    /// Called when the client broke the protocol. Queues the alert of rustls; nothing is encrypted after it.
     pub(super) fn fail(&mut self) {
         if !self.finished {
             self.incoming.clear();
@@ -137,13 +137,13 @@ impl TlsStream {
         }
     }
 
-    /// Whether there is something to encrypt.
+    /// Returns true if there is something to encrypt.
     pub(super) fn has_to_write(&self, batches: &VecDeque<Batch>) -> bool {
         !self.finished && self.is_established() && (self.encrypting.is_some() || !batches.is_empty())
     }
 
-    /// Encrypts batches from the front as long as there is room, in this memory of [`OUT_BYTES`] if there is none yet;
-    /// gives it back otherwise.
+    /// Encrypts batches from the front while there is room, in `memory` (of [`OUT_BYTES`]) if the stream has none.
+    /// Returns the memory if it is not needed.
     pub(super) fn write(
         &mut self,
         batches: &mut VecDeque<Batch>,
@@ -177,14 +177,14 @@ impl TlsStream {
         (memory, result.map(|_| ()))
     }
 
-    /// Tells the client that nothing more comes, if it can be told so and was not.
+    /// Sends close_notify if the handshake is done and nothing ended the stream before.
     pub(super) fn say_goodbye(&mut self) {
         if !self.is_established() || self.finished {
             return;
         }
         self.finished = true;
         let mut incoming = std::mem::take(&mut self.incoming);
-        // A client that cannot be told so hears the end of its socket.
+        // If that fails, the client still sees the end of the socket.
         let _ = self.records.turn(
             &mut incoming,
             |_| {},
@@ -195,7 +195,7 @@ impl TlsStream {
         );
     }
 
-    /// What is to be sent now, if there is something: it stays where it is until [`TlsStream::sent`].
+    /// Returns the encrypted bytes to send, if there are any. They stay in place until [`TlsStream::sent`].
     pub(super) fn take_to_send(&mut self) -> Option<IoVec> {
         debug_assert!(self.in_kernel.is_empty(), "L1: one send at a time");
         if self.records.out.len == 0 {
@@ -206,21 +206,21 @@ impl TlsStream {
         Some(IoVec { base: self.in_kernel.as_mut_ptr(), len })
     }
 
-    /// So many bytes at the end of what was to be sent were not.
+    /// Returns the last `len` bytes of the send, which a short send has left.
     pub(super) fn rest(&mut self, len: usize) -> IoVec {
         let base = self.in_kernel.as_mut_ptr();
         let all = self.sending_bytes;
         IoVec { base: base.wrapping_add(all - len), len }
     }
 
-    /// The send has ended: its memory, or memory that was not needed.
+    /// Called when a send has ended. Returns its memory.
     pub(super) fn sent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.in_kernel)
     }
 }
 
 impl Encrypting {
-    /// Encrypts what is left of the batch as far as there is room; whether that was all of it.
+    /// Encrypts the rest of the batch while there is room. Returns true if all of it is encrypted.
     fn encrypt(
         &mut self,
         traffic: &mut WriteTraffic<'_, ServerConnectionData>,

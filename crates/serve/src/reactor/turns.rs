@@ -1,7 +1,7 @@
-//! When requests that change something begin, while parts of blocks are rewritten ([`BlockLocks`]), and the steps of
-//! those that rewrite some.
+//! Decides when changes begin while parts of blocks are rewritten ([`BlockLocks`]), and runs the steps of the requests
+//! that rewrite such parts.
 //!
-//! Owns the questions of other reactors. Does not own which bytes go where (`unaligned`).
+//! Owns the questions that other reactors ask about changes. The byte positions of edges are in `unaligned`.
 
 use sheave_base::sync::Arc;
 use sheave_nbd::session::Command;
@@ -15,7 +15,8 @@ use crate::shared::Order;
 const ECANCELED: i32 = 125;
 
 impl Io {
-    /// A request that was just kept begins or ends within a block. Returns whether there is no whole block for a trim.
+    /// Prepares a request, just given its slot, that begins or ends within a block. Returns true if the request is left
+    /// with no whole block, which happens to a trim.
     #[cold]
     pub(super) fn set_unaligned(&mut self, slot: u32, unaligned: Unaligned) -> bool {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
@@ -27,7 +28,7 @@ impl Io {
         op.range.1 == 0
     }
 
-    /// Begins a change, when that is its turn: of the whole blocks of its range, or with edges that are read first.
+    /// Begins a change if it is its turn: the write, trim or zeroing itself, or the read of its edges if it has some.
     pub(super) fn begin_change(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
         if op.unaligned.is_none() && locks.is_quiet() {
@@ -70,17 +71,18 @@ impl Io {
         }
     }
 
-    /// Somebody asks.
+    /// Takes a question about changes from another reactor.
     pub(super) fn asked(&mut self, ask: Ask) {
         self.asks.new.push(ask);
     }
 
-    /// Whether questions have come.
+    /// Returns true if there are new questions.
     pub(super) fn was_asked(&self) -> bool {
         !self.asks.new.is_empty()
     }
 
-    /// Looks for changes without an entry, for all questions that have come, and answers where there are none.
+    /// Counts, for each new question, the changes under way here without an entry in the table. Answers the questions
+    /// for which there are none; the others wait for the end of those changes.
     pub(super) fn look_for_changes(&mut self) {
         let mut asks = std::mem::take(&mut self.asks.new);
         let mut wanted = Vec::new();
@@ -89,6 +91,7 @@ impl Io {
             let block_bytes = ask.locks.block_bytes();
             wanted.extend(fds.flat_map(|fd| ask.rewritten.iter().map(move |block| (fd, block * block_bytes, number))));
         }
+        // Sorted, so that each change finds the blocks of its range by a binary search.
         wanted.sort_unstable();
         for op in self.ops.iter().flatten().filter(|op| matches!(op.standing, Standing::Free)) {
             let (fd, from, to) = (op.fd.raw(), op.range.0, op.range.0 + op.range.1);
@@ -110,7 +113,7 @@ impl Io {
         self.tell(begins);
     }
 
-    /// It is the turn of these.
+    /// Starts requests whose turn has come, on this reactor or by an order to their own.
     fn tell(&mut self, owners: impl IntoIterator<Item = Owner>) {
         for Owner { reactor, slot } in owners {
             if reactor == self.number {
@@ -121,7 +124,7 @@ impl Io {
         }
     }
 
-    /// It is the turn of a change that has waited. It ends at once when its client has gone.
+    /// Starts a change whose turn has come. If its client is gone, the change ends instead, as canceled.
     pub(super) fn turn_came(&mut self, slot: u32) {
         match self.ops.get(slot as usize) {
             Some(Some(op)) if op.abandoned => self.ended.push((slot, -ECANCELED)),
@@ -129,7 +132,7 @@ impl Io {
         }
     }
 
-    /// A change has ended, or its part that had an entry.
+    /// Called when a change, or the part of it that had an entry, has ended.
     #[inline]
     pub(super) fn end_change(&mut self, slot: u32) {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
@@ -171,7 +174,7 @@ impl Io {
         answered.iter().for_each(|ask| self.answer_ask(ask));
     }
 
-    /// An edge was moved: what is next for the request, which is started; false when nothing is.
+    /// Called when an edge was read or written. Starts the next step of the request; returns false if there is none.
     pub(super) fn edge_moved(&mut self, slot: u32) -> bool {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
         let (Some(unaligned), Some(payload)) = (&op.unaligned, &mut op.payload) else { return false };
@@ -193,7 +196,7 @@ impl Io {
         true
     }
 
-    /// The edges of zeroes were written: zeroes what lies between them, if there is something.
+    /// Zeroes the whole blocks between the edges, once those are written. Returns false if there are none.
     fn zero_between(&mut self, slot: u32) -> bool {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
         let Some(unaligned) = op.unaligned.take() else { return false };
@@ -201,6 +204,7 @@ impl Io {
         let locks = locks.clone();
         self.end_change(slot);
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
+        // Between the edges are whole blocks: the entry has ended, and they are a change of their own.
         (op.stage, op.range, op.done) = (Stage::Command, unaligned.inner(), 0);
         if op.range.1 == 0 {
             return false;
@@ -215,7 +219,7 @@ impl Io {
 }
 
 impl Op {
-    /// Moves an edge next.
+    /// Makes the read or the write of an edge the next operation.
     fn edge(&mut self, stage: Stage) {
         let (Some(unaligned), Some(payload)) = (&self.unaligned, &self.payload) else { return };
         let (Stage::ReadEdge(number) | Stage::WriteEdge(number)) = stage else { return };

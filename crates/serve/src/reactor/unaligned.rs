@@ -1,22 +1,22 @@
-//! Requests that begin or end within a block: which blocks they touch, and how their edges are rewritten.
+//! Requests that begin or end within a block: the blocks that they touch, and the rewriting of their edges.
 //!
-//! A client that did not ask for block sizes may ask for any bytes. The file moves whole blocks, so
+//! A client that did not negotiate block sizes may use any byte range. The file transfers whole blocks, so
 //!
-//! * a read reads the blocks that it touches, and the reply has what was asked for of them;
-//! * a write reads the blocks of which it changes a part, puts what is to stay around its data, and writes all;
-//! * zeroes do so with the blocks at their edges, and then zero those in between;
-//! * a trim is a wish, and leaves blocks alone of which it names a part.
+//! * a read reads all blocks that it touches, and the reply contains the requested part;
+//! * a write reads the blocks that it changes in part, puts the bytes to keep around its data, and writes all blocks;
+//! * a zeroing does so with the blocks at its edges, and then zeroes those in between;
+//! * a trim is only advice, and leaves blocks alone that it covers in part.
 //!
-//! While a block is rewritten nobody else changes it (`turns`).
+//! While a block is rewritten, no other request changes it (`turns`).
 //!
-//! Owns the geometry. Does not own when what is done.
+//! Owns the byte positions of edges. The order of steps is in `turns`.
 
 use sheave_nbd::session::{Command, Request};
 
 use crate::block_locks::{Change, blocks_of};
 use crate::payload::{Payload, Shape};
 
-/// A block of which a part is changed, and how many bytes stay at its front and at its back.
+/// A block that is changed in part: `front` bytes at its start and `back` bytes at its end are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) offset: u64,
@@ -27,14 +27,14 @@ pub(super) struct Edge {
 /// A request that begins or ends within a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unaligned {
-    /// The blocks that it touches: first byte, and bytes.
+    /// First byte and length of the blocks that the request touches.
     pub(super) blocks: (u64, u64),
     pub(super) block_bytes: u64,
     pub(super) edges: Vec<Edge>,
 }
 
 impl Unaligned {
-    /// `None` for a request of whole blocks, which is the rule, and for one without a range.
+    /// Returns `None` for a request of whole blocks, which is the usual case, and for one without a range.
     #[inline]
     pub(super) fn of(request: &Request, block_bytes: u64) -> Option<Unaligned> {
         let is_aligned = (request.offset | request.len) & (block_bytes - 1) == 0;
@@ -57,7 +57,7 @@ impl Unaligned {
         Unaligned { blocks: (start, end - start), block_bytes, edges }
     }
 
-    /// The whole blocks of the range.
+    /// Returns first byte and length of the whole blocks of the range.
     pub(super) fn inner(&self) -> (u64, u64) {
         let (mut from, mut to) = (self.blocks.0, self.blocks.0 + self.blocks.1);
         for edge in &self.edges {
@@ -67,8 +67,8 @@ impl Unaligned {
         (from, to.saturating_sub(from))
     }
 
-    /// The memory that the request takes. Edges are read to a place of their own before the data of a write, which has
-    /// the room for what is to stay of them around it.
+    /// Returns the layout of the memory that the request takes. Edges are read into a place before the data; a write
+    /// has room around its data for the bytes of them that are kept.
     pub(super) fn shape(&self, request: &Request, align: usize) -> Shape {
         let len = match request.command {
             Command::Read | Command::Write => request.len as usize,
@@ -84,7 +84,7 @@ impl Unaligned {
         Shape { len, align, skip, after, aside }
     }
 
-    /// Distance of the edges in memory.
+    /// Returns the distance between edges in memory.
     pub(super) fn stride(&self, align: usize) -> usize {
         (self.block_bytes as usize).max(align)
     }
@@ -94,7 +94,7 @@ impl Unaligned {
         Change { blocks: blocks_of(self.blocks, self.block_bytes), rewritten }
     }
 
-    /// Puts what stays of the edges around the data of a write.
+    /// Copies the bytes of the edges that are kept to both sides of a write's data.
     pub(super) fn surround(&self, payload: &mut Payload) {
         let block = self.block_bytes as usize;
         for (number, edge) in self.edges.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Unaligned {
         }
     }
 
-    /// Zeroes what is to be zeroes of the edges.
+    /// Zeroes the bytes of the edges that are not kept.
     pub(super) fn zero(&self, payload: &mut Payload) {
         let block = self.block_bytes as usize;
         for (number, edge) in self.edges.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Who gets what, by itself: invariant by invariant, and for random clients.
+//! Tests of the account alone: invariant by invariant, and for random clients.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 const MIB: u64 = 1 << 20;
 const LARGEST: u64 = 32 * MIB;
 
-/// An account of 256 MiB with 512 places, as one of two reactors has, and clients of one peer.
+/// Makes an account of 256 MiB with 512 places, as one of two reactors has, and with `clients` clients of one peer.
 fn account(clients: usize) -> Shares {
     let mut shares = Shares::new(256 * MIB, 512, LARGEST);
     (0..clients).for_each(|client| shares.enter(client, Peer::User(0), 0));
@@ -18,7 +18,7 @@ fn at_once(bytes: u64) -> Wish {
     Wish { now: bytes, until_whole: bytes, has_room: false }
 }
 
-/// Takes pieces for as long as they are granted as a share; how many bytes that were.
+/// Asks for pieces while they are granted as a share. Returns the bytes granted.
 fn take_all(shares: &mut Shares, client: usize, piece: u64) -> u64 {
     let from = shares.held(client);
     while let Some(granted) = shares.ask(client, at_once(piece)) {
@@ -34,7 +34,7 @@ fn take_all(shares: &mut Shares, client: usize, piece: u64) -> u64 {
 fn a_client_that_holds_little_gets_its_own_part_whatever_others_hold() {
     let mut shares = account(512);
     assert_eq!(shares.own(), 64 << 10);
-    // All that can be had, by large requests and then by small ones.
+    // Takes everything that is available, by large requests and then by smaller ones.
     for piece in [LARGEST, MIB, 16 << 10, 1 << 10] {
         for client in 0..256 {
             take_all(&mut shares, client, piece);
@@ -42,7 +42,7 @@ fn a_client_that_holds_little_gets_its_own_part_whatever_others_hold() {
     }
     let left = shares.shared.saturating_sub(shares.held);
     assert!(left < 256 * shares.own(), "{left} bytes are left, which tests nothing");
-    // And the room for a large request is taken.
+    // Takes the room for a large request, too.
     assert_eq!(shares.ask(0, at_once(LARGEST)), Some(Granted::Room));
     for client in 256..512 {
         assert_eq!(shares.ask(client, at_once(shares.own())), Some(Granted::Share), "client {client} (F2)");
@@ -73,7 +73,7 @@ fn clients_of_one_peer_leave_a_quarter_to_those_of_another_unless_they_are_alone
         shares.enter(200, peer, export);
         let many = (0..200).map(|client| take_all(&mut shares, client, 16 << 10)).sum::<u64>();
         let shared = shares.shared;
-        // What is a client's own is beside that.
+        // The clients' own parts come on top.
         let own = 200 * shares.own();
         assert!(many <= shared * 3 / 4 + own && alone > shared * 9 / 10, "{many} and {alone} of {shared}");
         assert!(take_all(&mut shares, 200, 16 << 10) >= (shared / 4 - own) / 202 - (32 << 10));
@@ -83,18 +83,18 @@ fn clients_of_one_peer_leave_a_quarter_to_those_of_another_unless_they_are_alone
 #[test]
 fn the_first_in_line_has_room_for_one_request_and_then_the_next_has() {
     let mut shares = account(9);
-    // Three of the largest leave as much as they hold, each of them a third.
+    // Three of the largest leave over as much as the three hold together.
     let granted: Vec<_> = (0..8).map(|client| shares.ask(client, at_once(LARGEST))).collect();
     let (share, room) = (Some(Granted::Share), Some(Granted::Room));
     assert_eq!(granted, [share, share, share, room, None, None, None, None]);
     assert!(shares.take_hopeful().is_empty());
-    // Not even the last of those that wait may pass the first.
+    // The last in line may not pass the first.
     assert_eq!(shares.ask(8, at_once(LARGEST)), None);
     shares.give(3, LARGEST, true);
     assert_eq!(shares.take_hopeful(), [4]);
     assert_eq!(shares.ask(8, at_once(LARGEST)), None);
     assert_eq!(shares.ask(4, at_once(LARGEST)), room);
-    // The next in line leaves: another is first.
+    // The next in line leaves, so that another is first.
     shares.leave(5);
     shares.give(4, LARGEST, true);
     assert_eq!(shares.take_hopeful(), [6]);
@@ -131,13 +131,13 @@ fn a_network_is_one_peer_and_so_is_an_address_in_either_form() {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// A read, or a write that grows.
+    /// Begins a read, or a write that grows.
     Begin {
         client: usize,
         bytes: u64,
         grows: bool,
     },
-    /// More of a write comes.
+    /// More of a write's payload arrives.
     Grow(usize),
     End(usize),
 }
@@ -163,7 +163,7 @@ struct Holds {
 }
 
 impl Holds {
-    /// Four times as much, as a reactor does it.
+    /// Grows to four times its size, as a reactor does it.
     fn grow(&mut self, shares: &mut Shares) {
         let now = (self.bytes * 3).min(self.whole - self.bytes);
         let wish = Wish { now, until_whole: self.whole - self.bytes, has_room: self.of_room };
@@ -223,7 +223,8 @@ proptest! {
             }
             judge(&shares, &all)?;
         }
-        // Those in line that hold nothing go; what grows gets all that it needs, with nothing but what others end.
+        // Clients in line that hold nothing leave. Each growing request then gets all that it needs, from the
+        // memory that other requests free at their ends.
         for round in 0.. {
             if all.is_empty() {
                 break;
@@ -236,7 +237,7 @@ proptest! {
             }
             all.iter_mut().for_each(|holds| holds.grow(&mut shares));
             judge(&shares, &all)?;
-            // One that has all ends. A client's writes come one after the other.
+            // A request that has all its memory ends. A client's writes are received one after the other.
             for client in 0..CLIENTS {
                 if let Some(at) = all.iter().position(|holds| holds.client == client && holds.bytes == holds.whole) {
                     let Holds { client, bytes, of_room, .. } = all.swap_remove(at);

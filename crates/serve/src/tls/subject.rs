@@ -1,8 +1,8 @@
-//! The common names in the subject of a certificate, and from when until when it is valid.
+//! Parser for two fields of a certificate: the common names in its subject, and the period in which it is valid.
 //!
-//! A certificate is DER: each value has a tag, a length and that many bytes. What is looked for lies at a fixed place:
-//! `Certificate { tbs { [0] version?, serial, algorithm, issuer, validity, subject ..`, and a subject is a sequence of
-//! sets of pairs of a number for the kind and a string (RFC 5280, 4.1). What does not look like that has no names.
+//! A certificate is DER: each value has a tag, a length and that many bytes. Both fields lie at a fixed place:
+//! `Certificate { tbs { [0] version?, serial, algorithm, issuer, validity, subject ..`. A subject is a sequence of sets
+//! of pairs of an OID for the kind and a string (RFC 5280, 4.1). Anything of another form has no names.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -13,14 +13,14 @@ const OID: u8 = 0x06;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// UTF8String, PrintableString and IA5String are taken: all that authorities write today. All three are UTF-8 too.
+/// UTF8String, PrintableString and IA5String: all that authorities write today. The bytes of all three are valid UTF-8.
 const STRINGS: [u8; 3] = [0x0c, 0x13, 0x16];
 /// `id-at-commonName`, 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// Most names of one subject.
 const MAX_NAMES: usize = 16;
 
-/// Takes a value from the front: its tag, and its bytes.
+/// Takes a value from the front. Returns its tag and its bytes.
 fn value<'a>(der: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -37,12 +37,12 @@ fn value<'a>(der: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     Some((tag, inner))
 }
 
-/// Takes a value of this tag.
+/// Takes a value from the front, which must have this tag.
 fn expect<'a>(der: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     value(der).filter(|(found, _)| *found == tag).map(|(_, inner)| inner)
 }
 
-/// A certificate from its validity on.
+/// Returns a certificate's bytes from its validity on.
 fn from_validity(mut certificate: &[u8]) -> Option<&[u8]> {
     let mut outer = expect(&mut certificate, SEQUENCE)?;
     let mut tbs = expect(&mut outer, SEQUENCE)?;
@@ -55,14 +55,14 @@ fn from_validity(mut certificate: &[u8]) -> Option<&[u8]> {
     Some(tbs)
 }
 
-/// The subject of a certificate.
+/// Returns the subject of a certificate.
 fn subject(certificate: &[u8]) -> Option<&[u8]> {
     let mut tbs = from_validity(certificate)?;
     let _validity = value(&mut tbs)?;
     expect(&mut tbs, SEQUENCE)
 }
 
-/// From when until when a certificate is valid, in seconds since 1970.
+/// Returns begin and end of a certificate's validity, in seconds since 1970.
 pub(crate) fn validity(certificate: &[u8]) -> Option<(i64, i64)> {
     let mut validity = expect(&mut from_validity(certificate)?, SEQUENCE)?;
     Some((time(&mut validity)?, time(&mut validity)?))
@@ -95,7 +95,7 @@ fn time(der: &mut &[u8]) -> Option<i64> {
     Some(at.timestamp().as_second() + i64::from(part(6)?) * 60 + i64::from(part(8)?))
 }
 
-/// The common names in the subject of a certificate; none where there is none, or where it is no certificate.
+/// Returns the common names in the subject of a certificate. Empty if it has none or does not parse.
 pub(crate) fn common_names(certificate: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     let Some(mut subject) = subject(certificate) else { return names };

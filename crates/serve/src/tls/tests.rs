@@ -1,4 +1,4 @@
-//! Files that can be used, files that cannot, and names in certificates.
+//! Tests of certificate files, usable and not, and of names in certificates.
 
 use rcgen::{CertificateParams, DistinguishedName as Name, DnType, KeyPair};
 
@@ -17,7 +17,7 @@ fn common_names_are_found_whatever_stands_beside_them() {
     let names = [(DnType::CountryName, "DE"), (DnType::CommonName, "backup.example"), (DnType::OrganizationName, "x")];
     assert_eq!(common_names(certificate(&names).0.der()), ["backup.example"]);
     assert_eq!(common_names(certificate(&[(DnType::OrganizationName, "backup.example")]).0.der()), [""; 0]);
-    // A length of more than one byte.
+    // A length that takes more than one byte.
     let long = "n".repeat(300);
     assert_eq!(common_names(certificate(&[(DnType::CommonName, &long)]).0.der()), [long]);
 }
@@ -25,7 +25,8 @@ fn common_names_are_found_whatever_stands_beside_them() {
 #[test]
 fn the_time_in_which_a_certificate_is_valid_is_read_in_both_forms() {
     let seconds = |days: i64| days * 86_400;
-    // Days of `date -u -d DATE +%s` over 86400: with leap days, at both ends of what the short form says, and beyond.
+    // Days from `date -u -d DATE +%s` over 86400: leap days, both ends of the range of the short form, and years beyond
+    // it.
     let cases = [
         ((1950, 1, 1), -7305),
         ((1970, 1, 1), 0),

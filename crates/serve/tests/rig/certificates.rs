@@ -1,4 +1,4 @@
-//! TLS of a server, with certificates of one test.
+//! TLS configurations of a server, with certificates of one test.
 #![allow(dead_code)] // Each program of tests uses a part.
 
 use sheave_serve::{Tls, TlsFiles};
@@ -9,12 +9,13 @@ fn files(authority: &Authority) -> TlsFiles {
     TlsFiles { certificate: dir.join("server-cert.pem"), key: dir.join("server-key.pem"), ..TlsFiles::default() }
 }
 
-/// TLS that asks clients for nothing.
+/// Returns TLS that does not ask clients for certificates.
 pub fn tls(authority: &Authority, required: bool) -> Tls {
     Tls::load(&files(authority), required).expect("the files are right")
 }
 
-/// TLS that lets those in whom the authority knows, by these names if there are some.
+/// Returns TLS that admits clients with a certificate of the authority; if `allow` is not empty, only those with one of
+/// its common names.
 pub fn tls_for(authority: &Authority, allow: &[&str]) -> Tls {
     let client_ca = Some(authority.server().join("ca-cert.pem"));
     let allow = allow.iter().map(|&name| name.into()).collect();

@@ -1,4 +1,4 @@
-//! A server, and clients that write their bytes themselves.
+//! A server, and clients that write the bytes of the protocol themselves.
 #![allow(dead_code)] // Each program of tests uses a part.
 
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ impl Backend for Device {
     }
 }
 
-/// A server of a device in memory; `None` without io_uring.
+/// A server of a device in memory.
 pub struct Rig {
     pub server: Server,
     pub socket: PathBuf,
@@ -34,31 +34,31 @@ pub fn rig(options: ServerOptions) -> Option<Rig> {
     rig_of("ram:size=64M", options)
 }
 
-/// A server of this device.
+/// Starts a server of the device of a spec. `None` without io_uring.
 pub fn rig_of(spec: &str, options: ServerOptions) -> Option<Rig> {
     let device = sheave_drivers::open_device(spec).expect("a device");
     rig_with(Box::new(Device(Arc::new(RawFile::new(device)))), options)
 }
 
-/// A server of this backend.
+/// Starts a server of a backend.
 pub fn rig_with(backend: Box<dyn Backend>, options: ServerOptions) -> Option<Rig> {
     rig_export(false, backend, options)
 }
 
-/// A server of this backend, locked or not.
+/// Starts a server of a backend, read-only or not.
 pub fn rig_export(read_only: bool, backend: Box<dyn Backend>, options: ServerOptions) -> Option<Rig> {
     let (dir, listener) = listener();
     rig_at(dir, vec![listener], read_only, backend, options)
 }
 
-/// A socket that listens, in a directory of its own.
+/// Makes a listening socket in a directory of its own.
 pub fn listener() -> (Arc<tempfile::TempDir>, Listener) {
     let dir = Arc::new(tempfile::tempdir().expect("a directory"));
     let listener = Listener::bind(&Address::Unix(dir.path().join("s"))).expect("it listens");
     (dir, listener)
 }
 
-/// A server of this backend at these sockets, of which the first is in the directory.
+/// Starts a server of a backend at these sockets. The first one is `s` in the directory.
 pub fn rig_at(
     dir: Arc<tempfile::TempDir>,
     listeners: Vec<Listener>,
@@ -92,7 +92,7 @@ impl Rig {
         stream
     }
 
-    /// A client in the transmission phase.
+    /// Connects a client in the transmission phase.
     pub fn client(&self) -> UnixStream {
         let mut stream = self.connect();
         let mut greeting = [0; 18];
@@ -104,7 +104,7 @@ impl Rig {
         stream
     }
 
-    /// That others are still served.
+    /// Asserts that the server still serves a new client.
     pub fn serves(&self) {
         let mut client = self.client();
         for cookie in 0..20u64 {
@@ -119,7 +119,7 @@ impl Rig {
         }
     }
 
-    /// Whether the server has said so, or does soon.
+    /// Returns true if a notice contains `words`, waiting for it up to ten seconds.
     pub fn heard(&self, words: &str) -> bool {
         let until = Instant::now() + Duration::from_secs(10);
         while !self.notices.lock().expect("nobody panics").iter().any(|notice| notice.contains(words)) {
@@ -141,7 +141,7 @@ pub fn request(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
 }
 
-/// Error and cookie of a simple reply.
+/// Receives a simple reply. Returns its error and cookie.
 pub fn reply(stream: &mut UnixStream) -> (u32, u64) {
     let mut bytes = [0; 16];
     stream.read_exact(&mut bytes).expect("a reply");
@@ -149,8 +149,8 @@ pub fn reply(stream: &mut UnixStream) -> (u32, u64) {
     (error, u64::from_be_bytes(bytes[8..].try_into().expect("eight")))
 }
 
-/// How often a backend was `looked` at, which somebody else has just begun to ask for, before this client had ten reads
-/// answered.
+/// Returns how often a backend was `looked` at, on behalf of another client that has just begun, before this client had
+/// ten reads answered.
 pub fn looked_before_ten_reads(client: &mut UnixStream, looked: &AtomicUsize) -> usize {
     while looked.load(Ordering::Relaxed) == 0 {
         std::thread::sleep(Duration::from_micros(100));
@@ -163,14 +163,14 @@ pub fn looked_before_ten_reads(client: &mut UnixStream, looked: &AtomicUsize) ->
     looked.load(Ordering::Relaxed)
 }
 
-/// That the server has closed the connection.
+/// Returns true if the server closes the connection within the read timeout.
 pub fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = Vec::new();
-    // A reset says the same as an end.
+    // A reset counts as an end.
     !matches!(stream.read_to_end(&mut rest), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// A client that has taken extended headers.
+/// Connects a client that has negotiated extended headers.
 pub fn extended(rig: &Rig) -> UnixStream {
     let mut stream = rig.connect();
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -181,14 +181,14 @@ pub fn extended(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// A request with 64-bit lengths.
+/// Returns a request with 64-bit lengths.
 pub fn extended_request(command: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> Vec<u8> {
     let head = [0x21e4_1c71u32.to_be_bytes().as_slice(), &flags.to_be_bytes(), &command.to_be_bytes()].concat();
     [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
 }
 
 impl Rig {
-    /// That requests are answered, whatever others write meanwhile.
+    /// Asserts that requests of a new client are answered.
     pub fn serves_alone(&self, len: u32) {
         let mut client = self.client();
         for cookie in 0..50 {

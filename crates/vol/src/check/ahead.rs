@@ -1,12 +1,12 @@
-//! Reading ahead: every page that the walk will want, in sweeps, before it wants it.
+//! Reads ahead: fetches every page that the walk will need, in sweeps.
 //!
 //! Owns the order of reads: the volume table, then index pages, then all leaves and pages of checksums, each level
-//! sorted by address and many at once. Does not own what is wrong with a page: the walk finds the page here, read and
-//! decoded as it would have done itself, and says so in its own order. So the findings are those of a walk that reads
-//! one page at a time.
+//! sorted by address and many at once. Does not report damage: a page is stored decoded, or with the reason why it is
+//! bad, and the walk reports that in its own order. So the findings are those of a walk that reads one page at a time.
 //!
-//! - A1: pages that several refer to in the same place are read once. Levels fall, so it ends whatever the pages say.
-//! - A2: when the leaves' turn comes, all of them are known: from there on the progress has a true total.
+//! - A1: a page to which several references lead, all for the same place in a tree, is read once. Each reference leads
+//!   to a lower level, so reading ends whatever the pages hold.
+//! - A2: all leaves are known before the first is read: from there on the progress has an exact total.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -21,10 +21,10 @@ use crate::format::page::sums;
 use crate::format::page::table::VolumeEntry;
 use crate::format::{BLOCK_BYTES, INDEX_CHILDREN, MAX_SUMS};
 
-/// Pages of a sweep: 4 MiB.
+/// Most pages of a sweep: 4 MiB.
 const BATCH: usize = 1024;
 
-/// What a page is of.
+/// Tree that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Tree {
     Table,
@@ -35,7 +35,7 @@ enum Tree {
 type Want = (Tree, Key);
 
 impl Walk<'_> {
-    /// Reads all that the superblock reaches.
+    /// Reads every page that the superblock reaches.
     pub(super) fn read_ahead(&mut self, progress: &mut Progress<'_>) -> Result<(), PoolError> {
         let failed = |status| PoolError::Io {
             what: "checking the pool".into(),
@@ -49,7 +49,7 @@ impl Walk<'_> {
         for (tree, page, level) in roots.into_iter().filter(|(_, page, _)| !page.is_none()) {
             ahead.want((tree, (page, level, 0)), progress);
         }
-        // The table says which maps there are; index pages say which leaves.
+        // The table refers to the roots of maps, and index pages refer to leaves.
         while let Some(wants) = ahead
             .next(|(tree, _)| *tree == Tree::Table)
             .or_else(|| ahead.next(|(_, (_, level, _))| *level > 0))
@@ -78,7 +78,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Keeps what was read for the walk; the pages that it refers to.
+    /// Stores a page that was read for the walk. Returns the pages that it refers to.
     fn take(&mut self, (tree, key): Want, block: Result<Block, Bad>) -> Vec<Want> {
         let (page, level, index) = key;
         if level > 0 {
@@ -117,7 +117,7 @@ impl Walk<'_> {
     }
 }
 
-/// What is wanted.
+/// Queue of pages to read.
 struct Ahead {
     sweep: Sweep,
     wanted: HashSet<Want>,
@@ -132,7 +132,7 @@ impl Ahead {
         }
     }
 
-    /// Those of a kind, in the order of their addresses.
+    /// Takes the waiting pages of one kind, in the order of their addresses. `None` if there are none.
     fn next(&mut self, kind: impl Fn(&Want) -> bool) -> Option<Vec<Want>> {
         let (mut now, later): (Vec<Want>, Vec<Want>) = std::mem::take(&mut self.waiting).into_iter().partition(kind);
         self.waiting = later;

@@ -1,8 +1,8 @@
-//! Two copies of each page of metadata for a closed pool that has one.
+//! Gives a closed pool with one copy of its metadata a second copy of each page.
 //!
-//! Owns what must be so before: nothing is wrong with the pool, and there is room. What is written is a
-//! [repair](super::repair) of which nothing is wrong: all pages anew, in pairs, into units that nothing uses, then both
-//! superblocks. So, cut off anywhere, the pool has one copy as before, or two (C3 of [`check`](super)).
+//! Owns the preconditions: nothing is wrong with the pool, and there is room. Writes like a [repair](super::repair) of
+//! a pool without findings: all pages anew, in pairs, into units that nothing uses, then both superblocks. So, cut off
+//! anywhere, the pool has one copy as before, or two (C3 of [`check`](super)).
 //!
 //! - D1: nothing is written unless the pool is clean, and unless it has as many free units afterwards as a pool with
 //!   two copies keeps for its metadata.
@@ -14,8 +14,9 @@ use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::error::PoolError;
 use crate::format::MAX_PAIRED_UNITS;
 
-/// Gives the pool that lies on these bytes a second copy of each page of metadata. False: it has two copies already.
-/// Nobody else may have the pool meanwhile. `tell` hears how far the check before it is, and the one behind it.
+/// Gives the pool that lies on these bytes a second copy of each page of metadata. Returns false if it has two copies
+/// already. Nobody else may use the pool meanwhile. `tell` is called with the progress of the check before and of the
+/// one after.
 pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) -> Result<bool, PoolError> {
     let mut progress = Progress { at: CheckProgress::default(), tell };
     let look = look(io, &mut progress)?;
@@ -38,7 +39,8 @@ pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) ->
     }
     let (geometry, totals) = (found.sb.geometry(), look.report.totals);
     let pages_per_unit = u64::from(geometry.unit_bytes) / crate::format::BLOCK_BYTES;
-    // The pages that there are stay until the new ones count; those of the table and above maps may become more.
+    // The old pages keep their units until the new ones are in use. The table, and the index pages above maps, may take
+    // more pages than before.
     let pages = 2 * (totals.pages.div_ceil(pages_per_unit) + 1);
     if totals.free_units < pages + 2 * geometry.reserve_units() {
         return Err(PoolError::Full { what: "doubling the metadata of the pool".into() });
@@ -60,7 +62,7 @@ pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) ->
     Ok(true)
 }
 
-/// Gives the pool on a device a second copy of each page of metadata, as [`double_metadata`] does.
+/// Gives the pool on a device a second copy of each page of metadata, like [`double_metadata`].
 pub fn double_metadata_of(device: &sheave_blk::Device, tell: &mut dyn FnMut(CheckProgress)) -> Result<bool, PoolError> {
     double_metadata(&DeviceIo::new(device)?, tell)
 }

@@ -1,7 +1,7 @@
-//! Records that a checkpoint keeps about places of damaged pages: applied before the journal.
+//! Records that a checkpoint keeps about the places of damaged pages. They are applied before the journal.
 //!
-//! Owns reading their pages, and the findings about these. In the model the place of a damaged page is a hole, and what
-//! is kept of it is put there, as a repair makes it.
+//! Owns reading their pages, and the findings about these. In the model the place of a damaged page is a hole, and the
+//! kept records fill it, as in a repair.
 
 use super::model::Model;
 use super::walk::{Bad, KEPT, Walk};
@@ -12,7 +12,7 @@ use crate::format::damage::Damage;
 use crate::format::page::{PageRef, kept};
 
 impl Walk<'_> {
-    /// Puts what the superblock's list of records says into the model.
+    /// Applies the records in the superblock's list of kept pages to the model.
     pub(super) fn kept(&mut self, model: &mut Model) {
         let (mut next, mut index, mut count) = (self.sb.kept, 0, 0);
         while !next.is_none() && index < 2 * u64::from(self.sb.journal_blocks) {
@@ -37,7 +37,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a page, of both copies the good one.
+    /// Reads a page: the good one of its two copies.
     fn read_page(&mut self, page: PageRef) -> Result<Block, Bad> {
         let io = self.io;
         let read = |at: u64| {

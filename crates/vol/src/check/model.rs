@@ -1,12 +1,12 @@
-//! The pool in memory, as a check sees it: volumes and maps, with the journal replayed on top.
+//! The pool in memory during a check: volumes and maps, with the journal replayed on top.
 //!
-//! Owns maps as shared trees and what each record does to them. Nothing of it is used by an open pool. It takes about
-//! 4 KiB of memory for each leaf (256 MiB for 1 TiB mapped in units of 64 KiB); shared leaves count once.
+//! Owns maps as shared trees, and the effect of each record on them. An open pool uses nothing of it. Takes about 4 KiB
+//! of memory for each leaf (256 MiB for 1 TiB mapped in units of 64 KiB); shared leaves count once.
 //!
 //! Invariants:
 //! - M1: nodes and leaves are shared (`Rc`) where the pages were, or where a record copied a map; a change copies
 //!   first.
-//! - M2: no leaf is without entries, and no entry without written bits.
+//! - M2: every leaf has entries, and every entry has written bits.
 
 mod changed;
 
@@ -28,14 +28,14 @@ use crate::format::superblock::Geometry;
 pub(crate) struct Leaf {
     pub entries: Box<[u64]>,
     pub written: Box<[u64]>,
-    /// Of the page; [`Leaf::REPLAYED`] when a record has changed it.
+    /// Generation of the page; [`Leaf::REPLAYED`] if a record has changed the leaf.
     pub generation: u64,
-    /// A record has changed it.
+    /// Set if a record has changed the leaf.
     changed: Option<Mark>,
 }
 
 impl Leaf {
-    /// Later than every page.
+    /// Generation later than that of every page.
     pub const REPLAYED: u64 = u64::MAX;
 
     pub fn new(geometry: &Geometry) -> Leaf {
@@ -75,7 +75,7 @@ impl Leaf {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub leaves: Vec<Option<Rc<Leaf>>>,
-    /// A record has changed it, or what is below.
+    /// Set if a record has changed the node or something below it.
     changed: Option<Mark>,
 }
 
@@ -93,21 +93,21 @@ impl Node {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
     pub nodes: BTreeMap<u64, Rc<Node>>,
-    /// What records have changed, in the maps of all volumes.
+    /// Nodes and leaves that records have changed, in the maps of all volumes.
     changed: Changed,
-    /// Its pages that gave nothing, by the numbers of their findings: who gets the map needs them too.
+    /// Numbers of the findings about bad pages of the map. A volume that gets a copy of the map needs these pages too.
     pub lost: Rc<Vec<usize>>,
-    /// What changes have cost since the model has asked, as [`Bounds`] counts it.
+    /// Cost of the changes that the model has not added to its own cost yet, as [`Bounds`] counts it.
     cost: u64,
 }
 
 impl Map {
-    /// A map without entries, of a pool in which this has changed.
+    /// Creates a map without entries, whose changes count in `changed`.
     fn new(changed: &Changed) -> Map {
         Map { changed: changed.clone(), ..Map::default() }
     }
 
-    /// The leaf with this index, exclusive: it and its node are to be changed.
+    /// Returns the leaf with this index for a change: neither it nor its node is shared any more.
     fn leaf(&mut self, geometry: &Geometry, index: u64) -> &mut Leaf {
         let (node, at) = split(index);
         self.cost += if self.nodes.contains_key(&node) { 0 } else { Bounds::NODE_COST };
@@ -123,7 +123,7 @@ impl Map {
         leaf
     }
 
-    /// Changes an entry.
+    /// Sets an entry; a `phys` of 0 removes it.
     pub fn set(&mut self, geometry: &Geometry, unit: u64, phys: u64, written: &[u64]) {
         let per_leaf = geometry.leaf_entries as u64;
         let index = unit / per_leaf;
@@ -142,7 +142,7 @@ impl Map {
         self.nodes.get(&node).is_some_and(|node| node.leaves[at].is_some())
     }
 
-    /// M2.
+    /// Removes a leaf that is empty, and its node if that is empty then (M2).
     fn drop_if_empty(&mut self, index: u64) {
         let (number, at) = split(index);
         let Some(node) = self.nodes.get_mut(&number) else { return };
@@ -155,7 +155,7 @@ impl Map {
         }
     }
 
-    /// Takes the units from `start` up to `end` out, however many that are. Whether there were any.
+    /// Removes the entries of the units from `start` to `end`, however many these are. Returns true if there were any.
     pub fn clear(&mut self, geometry: &Geometry, start: u64, end: u64) -> bool {
         let per_leaf = geometry.leaf_entries as u64;
         let per_node = per_leaf * INDEX_CHILDREN as u64;
@@ -183,14 +183,15 @@ impl Map {
         any
     }
 
-    /// Takes out what lies beyond `size` bytes: whole units, and written bits of the last one. Whether there was any.
+    /// Removes everything beyond `size` bytes: whole units, and written bits of the last one. Returns true if there was
+    /// anything.
     pub fn truncate(&mut self, geometry: &Geometry, size: u64) -> bool {
         let unit_bytes = u64::from(geometry.unit_bytes);
         let any = self.clear(geometry, size.div_ceil(unit_bytes), u64::MAX / unit_bytes);
         self.truncate_unit(geometry, size) || any
     }
 
-    /// Takes out written bits behind `size` of the unit in which it lies. Whether there were any.
+    /// Removes written bits behind `size` in the unit that it lies in. Returns true if there were any.
     fn truncate_unit(&mut self, geometry: &Geometry, size: u64) -> bool {
         let (unit_bytes, mut any) = (u64::from(geometry.unit_bytes), false);
         let (last, per_leaf) = (size / unit_bytes, geometry.leaf_entries as u64);
@@ -211,7 +212,7 @@ impl Map {
     }
 }
 
-/// The bits below `blocks` that are in word `word`.
+/// Returns those bits of word `word` that are below `blocks`.
 fn low_bits(blocks: usize, word: usize) -> u64 {
     match blocks.saturating_sub(word * 64) {
         0 => 0,
@@ -220,28 +221,27 @@ fn low_bits(blocks: usize, word: usize) -> u64 {
     }
 }
 
-/// Node and place in it of a leaf.
+/// Returns the node of a leaf, and the place of the leaf in it.
 fn split(index: u64) -> (u64, usize) {
     (index / INDEX_CHILDREN as u64, (index % INDEX_CHILDREN as u64) as usize)
 }
 
-/// A volume: its entry in the table (the root means nothing here) and its map.
+/// A volume: its table entry, whose root has no meaning here, and its map.
 #[derive(Clone, Debug)]
 pub(crate) struct Vol {
     pub entry: VolumeEntry,
     pub map: Map,
 }
 
-/// All volumes, and the checksums of their data.
+/// All volumes of a pool, and the checksums of their data.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub geometry: Geometry,
     pub volumes: BTreeMap<u32, Vol>,
     pub next_volume: u32,
     pub sums: Sums,
-    /// Records applied.
     pub records: u64,
-    /// What changes of maps have cost ([`Bounds::MOST_COST`]).
+    /// Cost of the changes of all maps, up to [`Bounds::MOST_COST`].
     cost: u64,
     /// Nodes and leaves that records have changed.
     changed: Changed,
@@ -255,12 +255,12 @@ impl Model {
         Model { geometry, volumes, next_volume, sums, records: 0, cost: 0, changed, bounds }
     }
 
-    /// A map without entries, for a volume of the pool.
+    /// Creates a map without entries, for a volume of the pool.
     pub fn new_map(&self) -> Map {
         Map::new(&self.changed)
     }
 
-    /// Does what a record of the journal says, if a pool can have written it after those before.
+    /// Applies a record of the journal. Fails if no pool can have written it after those before.
     pub fn replay(&mut self, record: Record) -> Result<(), Damage> {
         self.bounds.check(&record, self.volumes.len())?;
         let (volume, opens) = (record.volume(), matches!(record, Record::Intent { .. }));
@@ -280,7 +280,7 @@ impl Model {
         Bounds::check_nodes(self.changed.count())
     }
 
-    /// Does what a kept record says; [`kept`](crate::format::page::kept) has what they mean.
+    /// Applies a kept record; [`kept`](crate::format::page::kept) defines their meaning.
     pub fn replay_kept(&mut self, record: Record) -> Result<(), Damage> {
         let (geometry, volume) = (self.geometry, record.volume());
         match record {
@@ -300,7 +300,7 @@ impl Model {
         Bounds::check_nodes(self.changed.count())
     }
 
-    /// Does what the record says; what is about a volume that is not there is passed over, as is one made twice.
+    /// Applies a record. Skips changes of volumes that do not exist, and creations of volumes that do.
     pub fn apply(&mut self, record: Record) {
         self.records += 1;
         let geometry = self.geometry;
@@ -345,7 +345,7 @@ impl Model {
                     (vol.entry.size, vol.entry.max_size) = (from.entry.size, from.entry.max_size);
                 });
             }
-            // Says nothing of what is where; the checksums have it.
+            // No effect on maps; the checksums have replayed them.
             Record::Intent { .. } | Record::Mark { .. } => {}
             Record::Identity { volume, identity } => {
                 vol(&mut self.volumes, volume, &mut |vol| vol.entry.identity = Some(identity));
@@ -357,7 +357,7 @@ impl Model {
         }
     }
 
-    /// `Create` and `Copy`.
+    /// Applies `Create` and `Copy`.
     fn make(&mut self, record: Record) {
         let (entry, map) = match record {
             Record::Create { volume, grows, size, max_size, created, name } => {

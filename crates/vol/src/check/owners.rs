@@ -1,8 +1,9 @@
-//! Who has which unit: no unit is had by two that may not share it, none by data and metadata at once.
+//! Owners of units: no unit belongs to two that may not share it, and none to data and metadata at once.
 //!
-//! Owns the claims. A unit may be in several maps only when these are of one family (they descend from one volume) and
-//! it is at the same place in each: that is how snapshots share. Anything else is data of one volume served by another.
-//! Who keeps a unit claimed wrongly: whose leaf was written last, as far as that can be told; then the older volume.
+//! Owns the claims. A unit may be in several maps only if these are of one family (they descend from one volume) and it
+//! is at the same place in each: that is how snapshots share. Otherwise one volume is served the data of another. A
+//! unit that is claimed wrongly stays with the map whose leaf was written last; if that cannot be told, with the older
+//! volume.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use crate::finding::{Finding, FindingKind, Place};
 /// Units of a chunk of claims.
 const CHUNK: u64 = 1 << 16;
 
-/// What a leaf is of, by its number.
+/// Owner of a leaf. Claims refer to it by number.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     volume: u32,
@@ -22,20 +23,21 @@ struct Owner {
     /// Index of the leaf.
     index: u64,
     generation: u64,
-    /// More than one map has the leaf.
+    /// True if more than one map has the leaf.
     shared: bool,
 }
 
-/// Claims of units: number of the leaf and place in it, for each unit that has any.
+/// First claim of each unit: the number of the leaf's owner, and the place in the leaf.
 #[derive(Default)]
 struct Claims {
     chunks: HashMap<u64, Vec<u64>>,
 }
 
 impl Claims {
-    /// The first claim of a unit, or notes this one.
+    /// Returns the first claim of a unit. If there is none, makes this one the first.
     fn claim(&mut self, phys: u64, owner: u32, slot: usize) -> Option<(u32, usize)> {
         let chunk = self.chunks.entry(phys / CHUNK).or_insert_with(|| vec![0; CHUNK as usize]);
+        // 0 means no claim, so the number is stored plus one; the place in the leaf begins at bit 40.
         let cell = &mut chunk[(phys % CHUNK) as usize];
         if *cell == 0 {
             *cell = (u64::from(owner) + 1) | (slot as u64) << 40;
@@ -51,10 +53,10 @@ impl Claims {
     }
 }
 
-/// An entry to take out of all maps of a family that have it: family, unit of the volume, unit of the pool.
+/// An entry to remove from all maps of a family that have it: family, unit of the volume, unit of the pool.
 type Drop = (u32, u64, u64);
 
-/// Looks at all claims; adds findings, takes from the model what a repair would take out, and counts.
+/// Examines all claims. Returns findings, removes from the model what a repair would remove, and counts.
 pub(super) fn settle(model: &mut Model, occupied: &dyn Fn(u64) -> bool, totals: &mut Totals) -> Vec<Finding> {
     let mut owners: Vec<Owner> = Vec::new();
     let mut claims = Claims::default();
@@ -87,6 +89,7 @@ pub(super) fn settle(model: &mut Model, occupied: &dyn Fn(u64) -> bool, totals: 
                 shared.insert(phys);
                 continue;
             }
+            // If both are of one generation the older volume keeps the unit: its leaves come first.
             let (kept, lost) = if owner.generation > other.generation {
                 claims.replace(phys, number, slot);
                 ((&owner, unit), (&other, other_unit))
@@ -103,7 +106,7 @@ pub(super) fn settle(model: &mut Model, occupied: &dyn Fn(u64) -> bool, totals: 
     findings
 }
 
-/// Each leaf once a family, with who has it: the first volume, and whether there are more.
+/// Returns each leaf once per family, with its owner: the first volume that has it.
 fn leaves(model: &Model) -> Vec<(Owner, Rc<Leaf>)> {
     let mut node_uses: HashMap<*const Node, u32> = HashMap::new();
     for node in model.volumes.values().flat_map(|vol| vol.map.nodes.values()) {
@@ -176,7 +179,7 @@ fn wrongly(model: &Model, kept: (&Owner, u64), lost: (&Owner, u64), phys: u64) -
     }
 }
 
-/// Takes the entries out of every map of their family that has them.
+/// Removes the entries from every map of their family that has them.
 fn take_out(model: &mut Model, drops: &[Drop]) {
     let geometry = model.geometry;
     let none = [0; crate::format::record::MAX_ENTRY_WORDS];

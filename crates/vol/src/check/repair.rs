@@ -1,9 +1,9 @@
-//! Carrying out a repair: the model, which findings have mended, becomes the pool.
+//! Carries out a repair: writes the model, which the findings have mended, as the pool.
 //!
-//! Owns writing it, the way a checkpoint is written: a superblock slot that is not good, as it is in the other; all
-//! pages into units that nothing uses, a flush, then both superblock slots, one after the other, with a new
-//! incarnation, so that the journal is not replayed again. Until the first of them is whole the pool is as it was, and
-//! the repair can be started anew. Needs free units for all metadata once.
+//! Owns the writes, whose order is that of a checkpoint. A bad superblock slot is rewritten first, with the state that
+//! the good one has. Then all pages are written into units that nothing uses, and after a flush both superblock slots,
+//! one after the other, with a new incarnation, so that the journal is not replayed again. Until the first of them is
+//! whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata once.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -19,26 +19,27 @@ use crate::format::page::{PagePlace, PageRef, Spot, index, label, leaf, second_a
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES, INDEX_CHILDREN};
 
-/// What is known besides the model.
+/// Input of a repair, besides the model.
 pub(super) struct Repair<'a> {
     pub io: &'a dyn BlockIo,
     /// The newest superblock.
     pub sb: &'a Superblock,
-    /// The other is damaged or cannot be read. It may be whole the next time, and newer: it is written anew first.
+    /// True if the other superblock is damaged or cannot be read. It is rewritten first: a slot that cannot be read now
+    /// might be read the next time, and be newer.
     pub alone: bool,
     /// First sequence number that no journal block has.
     pub next_seq: u64,
-    /// Copies of pages that are to be written, and what they are.
+    /// Copies of pages to write: the address, and the content.
     pub copies: &'a [(u64, Box<Block>)],
-    /// Members whose label is to be written.
+    /// Members whose label must be written.
     pub labels: &'a [usize],
-    /// Whether a unit is in use, by data, metadata of the newest superblock, or the pool itself.
+    /// True for a unit in use by data, metadata of the newest superblock, or the pool itself.
     pub used: &'a dyn Fn(u64) -> bool,
-    /// The pool gets a second copy of each page.
+    /// True if the pool gets a second copy of each page.
     pub doubles: bool,
 }
 
-/// Pages on their way to free units.
+/// Places pages in free units, and writes them.
 struct Pages<'a> {
     io: &'a dyn BlockIo,
     used: &'a dyn Fn(u64) -> bool,
@@ -49,14 +50,14 @@ struct Pages<'a> {
     /// Next free page and end of the unit that is being filled.
     page: u64,
     end: u64,
-    /// In a pool with two copies: the unit of the second copies of that unit's pages; else 0.
+    /// Unit with the second copies of that unit's pages; 0 in a pool with one copy of its metadata.
     second: u32,
     paired: bool,
-    /// The first unit of each member.
+    /// First unit of each member.
     members: Vec<u64>,
-    /// Units that pages have been given.
+    /// Units that were given to pages.
     taken: HashSet<u64>,
-    /// The first write that failed.
+    /// First write that failed.
     failed: Option<(u64, sheave_base::status::Status)>,
 }
 
@@ -112,7 +113,7 @@ impl<'a> Pages<'a> {
         units.find(|unit| !(self.used)(*unit) && !self.taken.contains(unit))
     }
 
-    /// A free unit for second copies: on another member, else half the pool away, else any.
+    /// Returns a free unit for second copies: on another member, else half the pool away, else any.
     fn partner(&self, unit: u64) -> Option<u64> {
         let ends = self.members.iter().skip(1).copied().chain([self.total_units]);
         let mut others = self.members.iter().copied().zip(ends).filter(|(start, end)| !(*start..*end).contains(&unit));
@@ -137,8 +138,8 @@ fn full() -> PoolError {
 }
 
 impl Repair<'_> {
-    /// Writes the copies of pages that were not good, after the others. They are where they were: whenever that is cut
-    /// off, the pool has what it had.
+    /// Rewrites the bad copies of pages in place, from the good ones. If this is cut off, the good copies are still
+    /// there.
     pub fn write_copies(&self) -> Result<(), PoolError> {
         for (at, block) in self.copies {
             self.io.write(*at, &block[..]).map_err(|status| failed(*at, status))?;
@@ -146,7 +147,7 @@ impl Repair<'_> {
         if self.copies.is_empty() { Ok(()) } else { self.io.flush().map_err(|status| failed(0, status)) }
     }
 
-    /// Writes the model. The new superblock.
+    /// Writes the model. Returns the new superblock.
     pub fn write(&self, model: &Model) -> Result<Superblock, PoolError> {
         let flush = |io: &dyn BlockIo| io.flush().map_err(|status| failed(0, status));
         let mut block = [0; BLOCK];
@@ -162,7 +163,7 @@ impl Repair<'_> {
         let place = PagePlace { pool: self.sb.pool, generation, address: 0, second: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
-        // A label's unit is its own, and so is that of a copy.
+        // The unit of a label holds nothing else, nor does that of a copy: no page may stay there.
         let unit = |at: u64| at / u64::from(model.geometry.unit_bytes);
         let must_leave = |at: u64| {
             if self.doubles {
@@ -200,6 +201,7 @@ impl Repair<'_> {
         for sb in [&new, &twin] {
             let at = sb.encode(&mut block);
             self.io.write(at, &block).map_err(|status| failed(at, status))?;
+            // The copies are those of the newer superblock.
             if sb.generation == twin.generation {
                 let copies = twin.encode_copies();
                 copies
@@ -211,7 +213,8 @@ impl Repair<'_> {
         Ok(twin)
     }
 
-    /// Writes all maps; the volumes' entries with their roots. Nodes and leaves that relatives share are written once.
+    /// Writes all maps. Returns the volumes' entries with their roots. Nodes and leaves that relatives share are
+    /// written once.
     fn maps(&self, model: &Model, place: &PagePlace, pages: &mut Pages<'_>) -> Option<Vec<VolumeEntry>> {
         let mut leaves: HashMap<(u32, *const Leaf), PageRef> = HashMap::new();
         let mut nodes: HashMap<(u32, *const Node), PageRef> = HashMap::new();
@@ -252,7 +255,7 @@ impl Repair<'_> {
     }
 }
 
-/// Writes the volume table; its root and level.
+/// Writes the volume table. Returns its root and level.
 fn volume_table(entries: &[VolumeEntry], place: &PagePlace, pages: &mut Pages<'_>) -> Option<(PageRef, u16)> {
     let mut block = [0; BLOCK];
     let mut level0 = Vec::new();

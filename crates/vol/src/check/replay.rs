@@ -1,7 +1,7 @@
-//! The journal, replayed into the model.
+//! Replays the journal into the model.
 //!
-//! Owns the findings about it. A journal that only ends torn is no finding: a crash leaves that, and nothing in it was
-//! acknowledged. One that has lost acknowledged records is salvaged as a repair would: all that is intact is applied.
+//! Owns the findings about it. A torn end is no finding: a crash leaves that, and nothing in it was acknowledged. A
+//! journal that has lost acknowledged records is salvaged as a repair would: everything that is intact is applied.
 
 use super::model::Model;
 use crate::device::block_io::BlockIo;
@@ -15,24 +15,24 @@ use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
-/// Stands in for a block that cannot be read: no block begins so.
+/// Fills a block that cannot be read. No journal block begins with this byte, so the block does not count as one.
 const UNREADABLE: u8 = 0xFF;
 
-/// What a repair does when records are missing, in a pool with checksums.
+/// Added to a `repair` when records are missing in a pool with checksums.
 const ALL_OPEN: &str = ". Checksums are computed anew from the data, as it is, for they may be older; what was told \
                         bad stays bad";
 
-/// What the journal gave.
+/// Result of a replay.
 pub(super) struct Replayed {
     pub findings: Vec<Finding>,
     pub notes: Vec<String>,
     /// First sequence number that no block of the pool has.
     pub next_seq: u64,
-    /// The superblock is not the newest there was: nothing that it reaches can be trusted.
+    /// True if a newer superblock existed: nothing that this one reaches can be trusted.
     pub superblock_lost: bool,
 }
 
-/// The journal's bytes; blocks that cannot be read are no blocks.
+/// Reads the journal. A block that cannot be read is filled so that it does not count as a block.
 fn read(io: &dyn BlockIo, sb: &Superblock, notes: &mut Vec<String>) -> Vec<u8> {
     let mut bytes = vec![0; sb.journal_blocks as usize * BLOCK];
     if io.read(JOURNAL_START, &mut bytes).is_ok() {
@@ -58,9 +58,10 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     let bytes = read(io, sb, &mut notes);
     let unread = !notes.is_empty();
     let mut out = Replayed { findings: Vec::new(), notes, next_seq: 0, superblock_lost: false };
-    // Once to see that all is well, once to apply: a journal that is not well leaves the model alone.
+    // The first scan verifies and the second applies: a bad journal must leave the model alone.
     match scan(&bytes, sb, &mut |_| ()) {
         Ok(found) => {
+            // New blocks must be numbered above every intact block, also above those behind the end.
             out.next_seq = found.next_seq.max(found.highest_seq.saturating_add(1));
             let (mut refused, mut dropped) = (None, 0u64);
             let again = scan(&bytes, sb, &mut |record| match refused {
@@ -87,7 +88,7 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
             out.findings.push(finding(&lost, skipped));
         }
     }
-    // What could not be read may look like the end, with records in it that opened regions.
+    // A block that cannot be read may look like the journal's end, and may have had records that opened regions.
     if !out.findings.is_empty() || unread && !sb.clean {
         model.sums.open_all();
     }
@@ -96,8 +97,8 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     Ok(out)
 }
 
-/// Applies every intact block in order, unless the superblock is not the one they belong to. The first number above all
-/// blocks, and how many blocks are missing before the last.
+/// Applies every intact block in order; none if `look_only`, since these blocks belong to another superblock. Returns
+/// the first number above all blocks, and the number of blocks missing before the last.
 fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) -> (u64, u64) {
     let geometry = sb.geometry();
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
@@ -124,8 +125,9 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     (next_seq, (last - sb.replay_seq).saturating_sub(whole))
 }
 
-/// The journal is intact, and no pool has written it: the bounds are those of opening, which a pool keeps half of. Who
-/// has a pool that did so all the same must know that a repair takes away what may have been flushed.
+/// Returns the finding about a journal that is intact, but has a record that exceeds the bounds of an opening. A pool
+/// uses at most half of these bounds, so none should have written it. If one did, its owner must be told that a repair
+/// drops records that may have been flushed.
 fn made_up(damage: &Damage, dropped: u64) -> Finding {
     Finding {
         kind: FindingKind::Journal,

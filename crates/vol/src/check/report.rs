@@ -1,74 +1,74 @@
-//! What a check tells.
+//! Options, progress and result of a check.
 //!
-//! Owns the options, the progress and the report. What is wrong is told in [findings](crate::finding).
+//! Owns these types. Defects are described by [findings](crate::finding).
 
 use crate::finding::Finding;
 use crate::info::MemberInfo;
-/// How a pool is checked.
+/// Options of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckOptions {
-    /// Carry out what the findings' `repair` says. Without it nothing is written.
+    /// Carries out what the findings' `repair` says. Without it nothing is written.
     pub repair: bool,
 }
 
 sheave_base::setters!(CheckOptions { repair: bool });
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckProgress {
-    /// Metadata read.
+    /// Bytes of metadata that were read.
     pub done_bytes: u64,
-    /// Of so much, as far as it is known: leaves, almost all of it, are known before the first is read. A repair reads
-    /// everything again.
+    /// Bytes of metadata to read, as far as they are known: leaves, almost all of it, are known before the first is
+    /// read. A repair reads everything again.
     pub total_bytes: u64,
 }
 
-/// How far a check is, and who hears of it.
+/// Progress of a check, and the function that is called with it.
 pub(crate) struct Progress<'a> {
     pub(crate) at: CheckProgress,
     pub(crate) tell: &'a mut dyn FnMut(CheckProgress),
 }
 
 impl Progress<'_> {
-    /// So much more is to be read.
+    /// Adds bytes that are to be read.
     pub(crate) fn more(&mut self, bytes: u64) {
         self.at.total_bytes += bytes;
     }
 
-    /// So much of it is.
+    /// Adds bytes that were read, and reports the progress.
     pub(crate) fn done(&mut self, bytes: u64) {
         self.at.done_bytes += bytes;
         (self.tell)(self.at);
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Identity of the pool, as 32 hexadecimal digits; none when no superblock could be read.
+    /// Identity of the pool, as 32 hexadecimal digits; `None` if no superblock could be read.
     pub uuid: Option<String>,
-    /// What is wrong, in the order of the walk; the worst damage first hides nothing behind it.
+    /// Everything that is wrong, in the order of the walk.
     pub findings: Vec<Finding>,
-    /// What is not wrong and worth knowing.
+    /// Observations that are no defects.
     pub notes: Vec<String>,
-    /// The devices that the pool is made of, in order.
+    /// Devices that the pool is made of, in order.
     pub members: Vec<MemberInfo>,
     /// Counts, as far as the pool could be walked.
     pub totals: Totals,
-    /// The repairs were carried out.
+    /// True if the repairs were carried out.
     pub repaired: bool,
 }
 
 impl CheckReport {
-    /// Nothing is wrong.
+    /// True if nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 
-    /// Everything wrong can be repaired.
+    /// True if everything that is wrong can be repaired.
     pub fn is_repairable(&self) -> bool {
         self.findings.iter().all(|finding| finding.repair.is_some())
     }
@@ -84,15 +84,15 @@ pub struct Totals {
     pub unit_bytes: u64,
     /// Allocation units.
     pub units: u64,
-    /// Of those, for superblocks, journal and labels.
+    /// Units of superblocks, journal and labels.
     pub reserved_units: u64,
-    /// Of those, with pages of metadata.
+    /// Units with pages of metadata.
     pub metadata_units: u64,
-    /// Of those, with data of volumes.
+    /// Units with data of volumes.
     pub data_units: u64,
-    /// Of the units with data, those that several maps have.
+    /// Units with data that several maps have.
     pub shared_units: u64,
-    /// Free: the rest.
+    /// Free units: the rest.
     pub free_units: u64,
     /// Pages of metadata.
     pub pages: u64,

@@ -1,13 +1,13 @@
-//! The checksums of data, as a check sees them: which pages are whole, and what the journal says about their regions.
+//! Checksums of data during a check: which of their pages are intact, and what the journal says about their regions.
 //!
-//! Owns what a repair makes of them. Nobody compares the checksums with data here: that takes reading all of it, and is
-//! the matter of a scrub. A repair must not make good what was told bad, nor what has rotted and nobody has read:
+//! Owns what a repair makes of them. Checksums are not compared with data here: that means reading all data, and is the
+//! task of a scrub. A repair must not make a block good that was reported bad, or that has rotted unread:
 //!
-//! - S1: the page of a region that is whole is kept as it is, unless the journal speaks of the region. What the journal
-//!   says is put into it: that it is open, for the `INTENT` is gone after the repair, and its marks.
-//! - S2: a region without a page that is whole has none after the repair. The next opening computes its checksums, as
-//!   it does those of open regions. If it has marks it gets a page, an open one, for they are nowhere else.
-//! - S3: when records of the journal are missing, any region may have been written: all are open. Marks are kept.
+//! - S1: the intact page of a region is kept as it is, unless the journal has records of the region. The page then gets
+//!   what they say: the marks, and that the region is open, since the `INTENT` is gone after the repair.
+//! - S2: a region without an intact page has none after the repair. The next opening computes its checksums, as it does
+//!   those of open regions. If the region has marks it gets an open page, because marks are stored nowhere else.
+//! - S3: if records of the journal are missing, any region may have been written: all are open. Marks are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +22,12 @@ use crate::format::settings::Checksum;
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, MAX_SUMS};
 
-/// What a page says of its region, beside the checksums.
+/// State of a region in its page, beside the checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Says {
-    /// It has marks.
+    /// The region has marks.
     marked: bool,
-    /// It has `SUMS_OPEN`.
+    /// The page has `SUMS_OPEN`.
     open: bool,
 }
 
@@ -37,31 +37,30 @@ impl Says {
     }
 }
 
-/// A page that is whole.
+/// An intact page.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     page: PageRef,
     says: Says,
 }
 
-/// What the journal says of the marks of a region: blocks told bad, and blocks that are no longer.
+/// Marks of a region in the journal: blocks reported bad, and blocks that are good again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Change {
     bad: Marked,
     good: Marked,
 }
 
-/// The checksums of a pool; none for one that keeps no checksums.
+/// Checksums of a pool; empty for one that keeps none.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     keeps: bool,
-    /// The programs that had the pool knew marks.
+    /// True if the programs that used the pool supported marks.
     knows_marks: bool,
-    /// By region.
+    /// Intact pages, by region.
     pages: BTreeMap<u64, Kept>,
-    /// Regions that the journal opens.
     opened: BTreeSet<u64>,
-    /// Regions that are open: those whose pages are, and others that `INTENT` records open.
+    /// Number of open regions: those with open pages, and others that `INTENT` records open.
     open: u64,
     marks: BTreeMap<u64, Change>,
     /// Any region may have been written (S3).
@@ -73,23 +72,23 @@ impl Sums {
         Sums { keeps: sb.checksum != Checksum::None, knows_marks: sb.marks, ..Sums::default() }
     }
 
-    /// The page of a region is whole.
+    /// Adds the intact page of a region.
     pub fn keep(&mut self, region: u64, page: PageRef, says: Says) {
         self.open += u64::from(says.open);
         self.pages.insert(region, Kept { page, says });
     }
 
-    /// How many regions are open, as opening the pool counts them.
+    /// Returns the number of open regions, as opening the pool counts them.
     pub fn open(&self) -> u64 {
         self.open
     }
 
-    /// Records of the journal are missing (S3).
+    /// Called if records of the journal are missing (S3).
     pub fn open_all(&mut self) {
         self.all_open = true;
     }
 
-    /// What a record of the journal says of regions.
+    /// Applies a record of the journal to the regions.
     pub fn replay(&mut self, geometry: &Geometry, record: &Record) {
         if !self.keeps {
             return;
@@ -103,7 +102,7 @@ impl Sums {
                 }
             }
             Record::Mark { bad, first, count } => self.replay_mark(geometry, first..first + count, bad),
-            // Programs that did not know marks copied units to regions that were not open.
+            // Programs without marks copied units to regions that were not open.
             Record::Set { phys, .. } if phys != 0 && !self.knows_marks => _ = self.opened.insert(region(phys)),
             Record::Run { phys, count, .. } if phys != 0 && !self.knows_marks => {
                 self.opened.extend(region(phys)..=region(phys + count - 1));
@@ -130,8 +129,8 @@ impl Sums {
         }
     }
 
-    /// Puts what a repair writes of them into the sink; the root and its level. Pages that need not change stay where
-    /// they are, but for those at addresses that they `must_leave`.
+    /// Writes the pages that a repair changes, and the index pages above all pages, to `sink`. Returns the root and its
+    /// level. Other pages stay where they are, except those at addresses that they `must_leave`.
     pub fn write(
         &self,
         io: &dyn BlockIo,
@@ -168,7 +167,7 @@ impl Sums {
         build_upper(sink, &PagePlace { owner: 0, ..*place }, 0, 1, &pages).ok_or_else(full)
     }
 
-    /// The marks of a region after the journal.
+    /// Returns the marks of a region, with those of the journal applied.
     fn marked(&self, region: u64, old: Option<&RegionState>) -> Marked {
         let mut marked = old.map(|old| old.marked).unwrap_or_default();
         if let Some(change) = self.marks.get(&region) {
@@ -180,7 +179,7 @@ impl Sums {
     }
 }
 
-/// Reads a page again that was whole.
+/// Reads an intact page again.
 fn read(
     io: &dyn BlockIo,
     sb: &Superblock,
@@ -191,7 +190,7 @@ fn read(
     let mut block = [0; BLOCK];
     let (what, at) = ("a page of checksums", page.address);
     let read = read_again(io, at, &mut block);
-    // The second copy, unless the first is good.
+    // From the second copy, unless the first is good.
     let second = page.second_copy(u64::from(sb.unit_bytes)).filter(|_| read.is_err() || !page.vouches_for(&block));
     second.map_or(read, |second| read_again(io, second, &mut block)).map_err(|status| PoolError::Io {
         what: format!("reading {what} at byte {at}"),

@@ -1,5 +1,5 @@
-//! Every metadata block of a pool is damaged in turn: the check names it, writes nothing without being told, and a
-//! repair gives a pool that checks clean and has all data that the damage did not concern.
+//! Damages every metadata block of a pool in turn. The check names the block and writes nothing unless a repair is
+//! wanted; a repair gives a pool that checks clean and has all data that the damage did not concern.
 
 mod disk;
 mod mutated;
@@ -27,7 +27,7 @@ fn look_at(disk: &Disk) -> Result<Look, PoolError> {
 /// A unit of a volume, the unit of the pool that it has, and its written bits.
 type Unit = (u64, u64, u64);
 
-/// The journal has renamed the volume since the checkpoint, and made copies of it: all of them need the page.
+/// Since the checkpoint the journal has renamed the volume and copied it: all of these volumes need the page.
 #[test]
 fn a_damaged_page_of_a_map_names_who_needs_it_now() {
     let (disk, sb) = disk::formatted();
@@ -68,7 +68,7 @@ fn a_damaged_page_of_a_map_names_who_needs_it_now() {
     assert_eq!(names, ["new", "new", "of-snap", "snap"], "{found:?}");
 }
 
-/// What the pool holds: name, and every unit with its blocks.
+/// Returns what the pool holds: names, and every unit with its blocks.
 fn content(disk: &Disk) -> Vec<(String, Vec<Unit>)> {
     let found = look_at(disk).expect("reads").found.expect("there is a pool");
     let entries = |vol: &model::Vol| {
@@ -121,7 +121,7 @@ fn pages_are_read_many_at_once_and_the_progress_ends_at_its_total() {
     assert_eq!(last.done_bytes, last.total_bytes, "all that it wanted, and nothing twice");
     let journal = u64::from(sb.journal_blocks) * BLOCK_BYTES;
     assert_eq!(last.done_bytes, pages.len() as u64 * BLOCK_BYTES + journal);
-    // Superblocks, the label and the journal by themselves; of each level of pages one batch.
+    // Superblocks, the label and the journal are read one by one, and the pages of each level in one batch.
     let (single, batches) = disk.reads();
     assert!(single <= 5 && batches <= 6 && pages.len() > 8, "{single} and {batches}, {told} times told");
 }
@@ -155,7 +155,7 @@ fn every_damaged_page_is_named_and_repaired() {
             assert_eq!(report(&disk).findings, [], "page {page}, {how}, after the repair");
             for (name, entries) in content(&disk) {
                 let (_, was) = before.iter().find(|(old, _)| *old == name).expect("no volume appears");
-                // Records may come back on a hole; nothing else is there that was not.
+                // Records may fill a hole again; nothing else is there that was not before.
                 assert!(entries.iter().all(|entry| was.contains(entry)), "page {page}: '{name}' has new entries");
             }
         }
@@ -193,7 +193,7 @@ fn either_superblock_may_rot_while_the_other_can_stand_for_it() {
         assert_eq!(report(&disk).findings, [], "{how}");
         assert_eq!(content(&disk), before);
     }
-    // The newest: the older one cannot stand for it, for the journal goes on from the newest.
+    // The newest slot: the older one cannot stand for it, since the journal goes on from the newest.
     for (how, damage) in DAMAGES {
         let disk = good.clone();
         disk.change(sb.slot(), damage);
@@ -214,7 +214,7 @@ fn either_superblock_may_rot_while_the_other_can_stand_for_it() {
 
 #[test]
 fn an_unclosed_checkpoint_may_lose_its_slot() {
-    // The newest slot rots and no journal block was written since: the older one and its journal say the same.
+    // The newest slot rots before another journal block was written: the older one and its journal say the same.
     let Pool { disk, mut sb, .. } = pool();
     let before = content(&disk);
     sb.generation += 1;
@@ -259,7 +259,7 @@ fn a_damaged_journal_block_is_named_unless_a_crash_can_have_left_it() {
             disk.change(at, damage);
             let found = report(&disk);
             if number == 2 {
-                // Nothing tells a torn last commit from one that rotted: documented in docs/on-disk-format.md.
+                // A torn last commit cannot be told from one that rotted: documented in docs/on-disk-format.md.
                 assert_eq!(found.findings, [], "{how}");
                 continue;
             }
@@ -287,7 +287,7 @@ fn a_repair_can_be_interrupted_at_any_write() {
         assert!(check(&disk, &CheckOptions { repair: true }).is_err(), "write {cut} fails");
         disk.fail_after(u64::MAX);
         let found = report(&disk);
-        // Before the last write, of the second superblock, the first one is whole: the pool is repaired.
+        // If only the last write is missing, of the second superblock, the first one is whole: the pool is repaired.
         assert_eq!(found.is_clean(), cut == total - 1, "cut {cut}: {:#?}", found.findings);
         assert!(found.is_repairable(), "cut {cut}: {:#?}", found.findings);
         assert_eq!(repair(&disk).repaired, cut < total - 1, "cut {cut}");
@@ -330,7 +330,7 @@ fn nothing_and_garbage_are_no_pool() {
     assert!(!repair(&disk).repaired, "a newer pool is left alone");
 }
 
-/// The records that the tests' pool begins with, up to its checkpoint.
+/// Applies the records that the tests' pool begins with, up to its checkpoint.
 fn checkpointed(model: &mut Model) {
     let written = |bits| [bits, 0, 0, 0];
     let name = |name: &str| name.to_owned();
@@ -361,7 +361,7 @@ fn checkpointed(model: &mut Model) {
     model.apply(Record::Run { volume: 3, unit: 9, count: 50, phys: 410 });
 }
 
-/// The records of the journal, a commit each.
+/// Returns the records of the journal, one commit each.
 fn committed() -> [Vec<Record>; 3] {
     let name = |name: &str| name.to_owned();
     [

@@ -1,6 +1,6 @@
-//! What the table says of volumes, against each other and against their maps.
+//! Checks the volumes in the table against each other and against their maps.
 //!
-//! Owns these findings and mends the model as a repair would.
+//! Owns these findings, and mends the model as a repair would.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::model::Model;
 use crate::finding::{Finding, FindingKind, Place};
 use crate::format::MAX_NAME;
 
-/// Looks at all volumes; the model is as a repair would leave it.
+/// Checks all volumes. Leaves the model as a repair would.
 pub(super) fn settle(model: &mut Model) -> Vec<Finding> {
     let mut findings = Vec::new();
     names(model, &mut findings);
@@ -26,10 +26,11 @@ pub(super) fn settle(model: &mut Model) -> Vec<Finding> {
     findings
 }
 
-/// Findings about pages of maps name the volumes that need these now: the journal may have renamed a volume since the
-/// checkpoint, and given its map to others. Each volume is named for one page at least, and each page with one volume:
-/// a journal that makes many copies of a map with many such pages makes no more findings than there are of both. A page
-/// that nobody needs any more is told as it was found.
+/// Replaces the volumes in findings about pages of maps by those that need the pages now: since the checkpoint the
+/// journal may have renamed a volume, and given its map to others. Each volume is named for one page at least, and each
+/// page with one volume at least. There are no more findings than that: otherwise a journal with many copies of a map
+/// that has many such pages could make the report grow to the product of both. A finding about a page that no volume
+/// needs any more stays as it is.
 pub(super) fn name_anew(findings: Vec<Finding>, model: &Model) -> Vec<Finding> {
     let mut needed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for vol in model.volumes.values() {
@@ -63,7 +64,7 @@ fn finding(kind: FindingKind, volume: Option<&str>, means: String, repair: &str)
     Finding { kind, place, means, repair: Some(repair.to_owned()) }
 }
 
-/// No name twice.
+/// Reports names that occur twice.
 fn names(model: &mut Model, findings: &mut Vec<Finding>) {
     let mut taken: BTreeMap<String, u32> = BTreeMap::new();
     for (&id, vol) in &mut model.volumes {
@@ -83,7 +84,7 @@ fn names(model: &mut Model, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Origins exist and are relatives.
+/// Reports origins that do not exist, or are not related.
 fn kin(model: &mut Model, findings: &mut Vec<Finding>) {
     let families: BTreeMap<u32, u32> = model.volumes.iter().map(|(&id, vol)| (id, vol.entry.family)).collect();
     for vol in model.volumes.values_mut().filter(|vol| vol.entry.origin != 0) {
@@ -101,7 +102,7 @@ fn kin(model: &mut Model, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Nothing beyond the end.
+/// Reports data beyond the end, and sizes above the largest size.
 fn sizes(model: &mut Model, findings: &mut Vec<Finding>) {
     let geometry = model.geometry;
     for vol in model.volumes.values_mut() {

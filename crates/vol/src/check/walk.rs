@@ -1,8 +1,8 @@
-//! Reading what the superblock reaches: the volume table, and the map of every volume.
+//! Reads what the superblock reaches: the volume table, and the map of every volume.
 //!
-//! Owns the walk. All pages are [read ahead](super::ahead). Each is read once however many volumes share it; what
-//! cannot be read or is damaged becomes a finding for every volume that it concerns, and a hole in the model, which is
-//! what a repair would make of it.
+//! Owns the walk. All pages are [read ahead](super::ahead), each once however many volumes share it. A page that is
+//! damaged or cannot be read becomes a finding for every volume that it concerns. In the model it becomes a hole, which
+//! is what a repair would make of it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::format::page::{Expect, PageRef, index, leaf, sums, table};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, INDEX_CHILDREN};
 
-/// Why a page gives nothing.
+/// Reason why a page is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bad {
     Damaged(Damage),
@@ -36,15 +36,15 @@ impl Bad {
     }
 }
 
-/// For a page that was not read ahead: there is none, for both go the same ways.
+/// Stands for a page that was not read ahead. There is none, since both walks follow the same references.
 const NOT_READ: Bad = Bad::Unreadable(sheave_base::status::Status::Invalid);
 
-/// Stands for a family: checksums belong to no volume.
+/// Takes the place of a family for checksums, which belong to no volume.
 const SUMS: u32 = u32::MAX;
-/// The same for records that are kept beside damaged maps.
+/// Takes the place of a family for records that are kept beside damaged maps.
 pub(super) const KEPT: u32 = u32::MAX - 1;
 
-/// Where a page stands: its reference, level and index.
+/// Position of a page: its reference, level and index.
 pub(super) type Key = (PageRef, u16, u64);
 
 pub(super) struct Walk<'a> {
@@ -53,25 +53,24 @@ pub(super) struct Walk<'a> {
     pub(super) geometry: Geometry,
     pub findings: Vec<Finding>,
     pub notes: Vec<String>,
-    /// The family that each page belongs to, and where it stands there.
+    /// Family, level and index of each page, by address.
     pub pages: HashMap<u64, (u32, u16, u64)>,
     nodes: HashMap<Key, Rc<Node>>,
     pub(super) leaves: HashMap<Key, Result<Rc<Leaf>, Bad>>,
     pub(super) indexes: HashMap<Key, Result<Box<[PageRef; INDEX_CHILDREN]>, Bad>>,
     pub(super) tables: HashMap<Key, (Vec<VolumeEntry>, Option<Bad>)>,
-    /// What pages of checksums say.
     pub(super) sums_read: HashMap<Key, Result<Says, Bad>>,
-    /// In a pool with two copies: the unit of the second copies of each unit of pages.
+    /// Unit of the second copies for each unit of pages, in a pool with two copies.
     pub partners: HashMap<u64, u32>,
-    /// Copies that are not good while the other is.
+    /// Copies that are bad while the other is good.
     pub bad_copies: Vec<BadCopy>,
 }
 
-/// A copy of a page that is not good, and what it should be.
+/// A bad copy of a page, and what it should be.
 pub(super) struct BadCopy {
     pub at: u64,
     pub block: Box<Block>,
-    /// Where the good one is.
+    /// Address of the good copy.
     other: u64,
     bad: Bad,
 }
@@ -106,7 +105,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Everything the superblock reaches.
+    /// Walks everything the superblock reaches.
     pub fn read(&mut self, progress: &mut Progress<'_>) -> Result<Model, PoolError> {
         self.read_ahead(progress)?;
         let mut model = Model::new(self.geometry, self.sb.next_volume, self.sb.journal_blocks);
@@ -134,7 +133,7 @@ impl<'a> Walk<'a> {
         Ok(model)
     }
 
-    /// Returns the good one of a page's two copies, else the first, and notes the other copy if one alone is good.
+    /// Returns the good one of a page's two copies, else the first. If only one is good, notes the other.
     pub(super) fn of_both(
         &mut self,
         page: PageRef,
@@ -166,7 +165,7 @@ impl<'a> Walk<'a> {
         Expect { pool: self.sb.pool, generation: self.sb.generation, page, index }
     }
 
-    /// The references of an index page, which was read ahead.
+    /// Returns the references of an index page, which was read ahead.
     fn children(&mut self, page: PageRef, level: u16, index: u64) -> Result<Box<[PageRef; INDEX_CHILDREN]>, Bad> {
         self.indexes.get(&(page, level, index)).cloned().unwrap_or(Err(NOT_READ))
     }
@@ -202,7 +201,7 @@ impl<'a> Walk<'a> {
         Ok(leaf)
     }
 
-    /// The volumes under a page of the table.
+    /// Appends the volumes under a page of the table to `out`.
     fn table(&mut self, page: PageRef, level: u16, index: u64, out: &mut Vec<VolumeEntry>) {
         self.claim(page, 0, level, index, None);
         let bad = if level == 0 {
@@ -237,7 +236,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Data checksums; keeps the pages that are whole.
+    /// Walks the pages of data checksums, and keeps those that are intact.
     fn sums(&mut self, page: PageRef, level: u16, index: u64, whole: &mut Sums) {
         self.claim(page, SUMS, level, index, None);
         let bad = if index >= self.geometry.sums_pages(level) {
@@ -270,7 +269,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The map of a volume, put into one without entries.
+    /// Fills `map`, which has no entries, with the map of a volume.
     fn map(&mut self, entry: &VolumeEntry, mut map: Map) -> Map {
         if !entry.root.is_none() {
             self.subtree(entry, entry.root, entry.root_level, 0, &mut map);
@@ -296,7 +295,8 @@ impl<'a> Walk<'a> {
             return;
         }
         let key = (page, level, index);
-        // A node with a damaged leaf is looked at again for each volume, so that each is named.
+        // Only nodes without a damaged leaf are stored: the others are looked at for each volume, so that each is
+        // named.
         if let Some(node) = self.nodes.get(&key) {
             map.nodes.insert(index, node.clone());
             return;
@@ -324,12 +324,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A leaf, which was read ahead.
+    /// Returns a leaf, which was read ahead.
     fn leaf(&self, page: PageRef, index: u64) -> Result<Rc<Leaf>, Bad> {
         self.leaves.get(&(page, 0, index)).cloned().unwrap_or(Err(NOT_READ))
     }
 
-    /// A page of a volume's map is lost, and with it what the volume has there.
+    /// Reports a page of a volume's map as lost, and with it what the volume has there.
     fn lost(&mut self, entry: &VolumeEntry, page: PageRef, level: u16, index: u64, bad: Bad) {
         let below = self.geometry.units_below(level);
         let unit = u64::from(self.geometry.unit_bytes);
@@ -353,7 +353,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Notes whose the page is; a page of two families, or at two places, is a finding.
+    /// Records the owner of a page. A page of two families, or at two places, is a finding.
     pub(super) fn claim(&mut self, page: PageRef, family: u32, level: u16, index: u64, entry: Option<&VolumeEntry>) {
         if page.second != 0 {
             let unit = page.address / u64::from(self.geometry.unit_bytes);

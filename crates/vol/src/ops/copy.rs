@@ -1,16 +1,17 @@
 //! Snapshots and clones: of one volume, or of several at one moment.
 //!
-//! Owns the moment. A copy shares the map of its source. Its point in time is fixed in two steps: first every way gets
-//! tags on both sides, so that new writes wait; then a grace passes, so that no write that began before is under way.
-//! Until then the copy is unborn: no checkpoint has it, and nothing shared is copied or moved.
+//! Owns the moment. A copy shares the map of its source. Its point in time is fixed in two steps: first the tops of
+//! both get tags in all slots, so that new writes wait; then a grace period passes, so that no write that began before
+//! is in flight. Until then the copy is unborn: no checkpoint has it, and no shared unit is copied or moved.
 //!
 //! - S1: what was completed before the call is in the copy; what is submitted after it returned is not.
 //! - S2: the records of all changes of the source come before the record of the copy.
-//! - S3: the cost of a copy is the slots of its source's top, whatever is in it.
-//! - S5: of copies that are made together all tags come under one hold of the lock, and no source goes on before all of
-//!   them are born. So a write that is in one of them began before that hold, and what had ended before it began is in
-//!   all of them.
-//! - S6: their records come under one hold of the lock, so they are in one commit: a crash leaves all of them, or none.
+//! - S3: a copy costs one step for each slot of its source's top, whatever the slots hold.
+//! - S5: the tags of all copies that are made together are set under one hold of the lock, and no source goes on before
+//!   all copies are born. So a write that is in one of the copies began before that hold, and every write that had
+//!   ended before that one began is in all of them.
+//! - S6: their records are added under one hold of the lock, so they are in one commit: a crash leaves all of them, or
+//!   none.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -28,9 +29,9 @@ use crate::state::State;
 use crate::state::account::{ENTRY_COST, Spender};
 use crate::state::table::{OpenToken, VolumeCore};
 
-/// Volumes that are copied together, at most.
+/// Most volumes that are copied together.
 pub(crate) const MAX_TOGETHER: usize = 1024;
-/// Slots of the maps of volumes that are copied together, at most: as many as the largest volume has. All of them are
+/// Most slots in the maps of volumes that are copied together: as many as the largest volume has. All of them are
 /// tagged under one hold of the lock.
 const MAX_SLOTS: u64 = 262_144;
 
@@ -43,12 +44,12 @@ struct Birth<'a> {
     name: &'a str,
     snapshot: bool,
     created: u64,
-    /// What is recorded beside it.
+    /// Records that go with the copy's own.
     marks: Vec<Record>,
 }
 
 impl Birth<'_> {
-    /// Its record, with a size of its source.
+    /// Returns the record of the copy. `size` is the source's.
     fn record(&self, size: u64) -> Record {
         Record::Copy {
             volume: self.volume,
@@ -62,15 +63,16 @@ impl Birth<'_> {
         }
     }
 
-    /// What its source has as the number of a copy that is being made: a snapshot has no writes that it would keep out.
+    /// Returns the value of the source's `settling`: the copy's number. `None` if the source is a snapshot, which
+    /// nobody writes.
     fn settling(&self) -> Option<u32> {
         Some(self.volume).filter(|_| !self.core.snapshot)
     }
 }
 
 impl PoolInner {
-    /// Snapshots or clones, all of the same moment, which are open before anybody sees them: of each the source, and
-    /// the name.
+    /// Makes snapshots or clones, all of one moment, and opens them before they can be seen. `wanted` has the source
+    /// and the name of each.
     pub(crate) fn copy(
         &self,
         wanted: &[(&str, &str)],
@@ -84,7 +86,7 @@ impl PoolInner {
         self.durable_new("copying", &sources, &volumes)
     }
 
-    /// Copies that are recorded for the next commit, and that nobody sees. The caller holds `structural`.
+    /// Makes the copies in memory, hidden, and records them for the next commit. The caller holds `structural`.
     pub(crate) fn copy_in_memory(
         &self,
         wanted: &[(&str, &str)],
@@ -99,9 +101,10 @@ impl PoolInner {
         let cost = |state: &State| births.iter().map(|one| ENTRY_COST + state.cost_of_map(one.source)).sum();
         let state = self.afford(state, WHAT, Spender::Table, cost)?;
         let state = self.settle_all(state, &births);
+        // Once more: settling releases the lock, and others may have used the pages up meanwhile.
         let afforded = self.afford(state, WHAT, Spender::Table, cost);
         let mut state = afforded.inspect_err(|_| self.go_on(&mut self.lock(), &births))?;
-        // One hold (S5): no write begins on one source between its tags and those of another.
+        // One hold of the lock (S5): no write begins on one source between its tags and those of another.
         for (at, birth) in births.iter().enumerate() {
             if let Err(status) = state.bear(birth) {
                 births[..at].iter().for_each(|other| state.unbear(other));
@@ -114,7 +117,8 @@ impl PoolInner {
         let quiet = self.quiet_all(&births);
         let mut state = self.lock();
         if let Err(busy) = quiet {
-            // All of it before anybody goes on: writes to the sources that are under way keep their units.
+            // All copies are undone before any source goes on: writes to the sources that are in flight keep their
+            // units.
             births.iter().for_each(|birth| state.unbear(birth));
             self.go_on(&mut state, &births);
             return Err(busy);
@@ -124,7 +128,7 @@ impl PoolInner {
         Ok(volumes)
     }
 
-    /// No unit of a source is being moved any more, and none begins to be; nor does a write to space that is new.
+    /// Waits until no unit of a source is being moved. From then on no move begins, nor does a write to new space.
     fn settle_all<'a>(&'a self, mut state: MutexGuard<'a, State>, births: &[Birth<'_>]) -> MutexGuard<'a, State> {
         for birth in births {
             if let Some(vol) = state.table.get_mut(birth.source) {
@@ -137,12 +141,12 @@ impl PoolInner {
         state
     }
 
-    /// The sources go on.
+    /// Lets the sources go on: they are no longer settling.
     fn go_on(&self, state: &mut State, births: &[Birth<'_>]) {
         births.iter().for_each(|birth| self.settled(state, birth.source));
     }
 
-    /// Waits until no write that began before is under way to any of the sources.
+    /// Waits until no write that began before is in flight to any of the sources.
     fn quiet_all(&self, births: &[Birth<'_>]) -> Result<(), PoolError> {
         let written = births.iter().filter(|birth| !birth.core.snapshot).map(|birth| &*birth.core);
         self.wait_for_io_of(written, &MayBlock::on_worker()).map_err(|(core, _)| {
@@ -151,8 +155,9 @@ impl PoolInner {
         })
     }
 
-    /// The copies are born, and in the next commit (S6).
+    /// Makes the copies, now born, part of the next commit (S6).
     fn record_all(&self, state: &mut State, births: Vec<Birth<'_>>, token: &std::sync::Arc<OpenToken>) {
+        // S2: before the records of the copies.
         for birth in &births {
             state.record_changes_of(birth.source);
         }
@@ -160,7 +165,7 @@ impl PoolInner {
         for birth in births {
             let Some(vol) = state.table.get_mut(birth.volume) else { continue };
             (vol.unborn, vol.hidden) = (false, true);
-            // Writes that were under way have made it larger too, if they did so to its source.
+            // Writes in flight that made the source larger have made the copy larger too.
             let copy = birth.record(vol.core.size());
             state.table.set_opened(birth.volume, token);
             self.record(state, copy);
@@ -171,7 +176,7 @@ impl PoolInner {
 }
 
 impl State {
-    /// What is to be made, if all of it can be.
+    /// Checks the request. Returns the copies to make, if all of them can be made.
     fn births<'a>(
         &self,
         wanted: &[(&'a str, &'a str)],
@@ -202,14 +207,15 @@ impl State {
         Ok(births)
     }
 
-    /// The volume that a copy of `source` counts as made of, if another than that: one of its family.
+    /// Returns the volume that a copy of `source` counts as made of, if that is another one: `origin`, if it is of the
+    /// same family.
     fn origin_of_copy(&self, source: u32, origin: Option<&str>) -> Option<u32> {
         let family = self.table.get(source)?.family;
         let origin = self.table.named(origin?).ok().filter(|vol| vol.family == family && vol.id != source)?;
         Some(origin.id)
     }
 
-    /// The map of the source is the copy's too, which is unborn. After an error nothing of it is there.
+    /// Shares the map of the source with the copy, which is unborn. An error leaves nothing of the copy behind.
     fn bear(&mut self, birth: &Birth<'_>) -> Result<(), Status> {
         let copy = birth.record(birth.core.size());
         [&copy].into_iter().chain(&birth.marks).try_for_each(|record| self.apply(record))?;
@@ -217,7 +223,7 @@ impl State {
         Ok(())
     }
 
-    /// A copy that was not born leaves the map to its source.
+    /// Undoes `bear`: the map is the source's alone again.
     fn unbear(&mut self, birth: &Birth<'_>) {
         if let Some(unborn) = self.detach(birth.volume) {
             self.tree.unshare(&unborn.core.top, unborn.slots);
@@ -225,7 +231,8 @@ impl State {
     }
 }
 
-/// Refuses none, too many, and what stands there twice: a source is settled for one copy at a time.
+/// Refuses an empty list, too many copies, and a source or a name that occurs twice: a source settles for one copy at a
+/// time.
 fn check_number(wanted: &[(&str, &str)]) -> Result<(), PoolError> {
     if wanted.is_empty() || wanted.len() > MAX_TOGETHER {
         return Err(PoolError::Limit {

@@ -1,7 +1,7 @@
-//! Formatting a device as a pool.
+//! Formats a device as a pool.
 //!
-//! Owns the choice of sizes, and the order of writes: no superblocks first, then labels and an empty journal,
-//! superblocks last.
+//! Owns the choice of sizes, and the order of writes: superblocks are erased first, then labels and an empty journal
+//! are written, and the superblocks last.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -21,9 +21,9 @@ use crate::made_at;
 use crate::options::CreateOptions;
 use crate::state::account::reserve_units;
 
-/// Journals that are chosen are not longer: 16 MiB.
+/// Longest journal that is chosen by default: 16 MiB.
 const MOST_CHOSEN_BLOCKS: u64 = 4096;
-/// Units that a pool must have beyond its metadata and its reserve.
+/// Least number of units that a pool has beyond its metadata and its reserve.
 const LEAST_DATA_UNITS: u64 = 2;
 
 pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions) -> Result<(), PoolError> {
@@ -71,7 +71,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     sb.copies = copies.unwrap_or_default();
     let fixed = geometry.first_unit + sb.members.len() as u64 - 1;
     let least = fixed + (1 + u64::from(paired)) * reserve_units(&geometry) + LEAST_DATA_UNITS;
-    // A pool that is too small for copies and large enough without them has none.
+    // A pool that is too small only because of the copies gets none.
     if sb.total_units < least + sb.copy_units().count() as u64 {
         sb.copies = Default::default();
     }
@@ -94,7 +94,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     })
 }
 
-/// Refuses options with which there can be no pool on the device.
+/// Refuses options that a pool on the device cannot have.
 fn check_options(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
     let unit = options.unit_bytes;
     if !unit.is_power_of_two() || !(u64::from(MIN_UNIT_BYTES)..=u64::from(MAX_UNIT_BYTES)).contains(&unit) {
@@ -119,7 +119,7 @@ fn check_options(device: &Device, options: &CreateOptions) -> Result<(), PoolErr
     Ok(())
 }
 
-/// Whether there can be such a mark.
+/// Refuses a low-water mark of 0 bytes, and percentages other than 1 to 99.
 pub(crate) fn check_low_water(low_water: LowWater) -> Result<(), PoolError> {
     match low_water {
         LowWater::Bytes(0) | LowWater::Percent(0 | 100..) => {
@@ -133,7 +133,7 @@ fn invalid(what: String, fix: &str) -> PoolError {
     PoolError::Invalid { what, fix: fix.into() }
 }
 
-/// Start and length of each member in the pool: the legs of the device.
+/// Returns start and length of each member in the pool; the members are the legs of the device.
 fn members(device: &Device, unit: u64) -> Result<Vec<(u64, u64)>, PoolError> {
     let legs = device.legs();
     let limit = crate::format::MAX_MEMBERS;
@@ -168,7 +168,7 @@ fn journal_blocks(options: &CreateOptions, bytes: u64) -> Result<u32, PoolError>
     let bounds = u64::from(MIN_JOURNAL_BLOCKS)..=u64::from(MAX_JOURNAL_BLOCKS);
     let Some(wanted) = options.journal_bytes else {
         let blocks = (bytes / 256 / BLOCK_BYTES).clamp(*bounds.start(), MOST_CHOSEN_BLOCKS);
-        // Two blocks behind it, if a unit has as many to spare: for the list of free units.
+        // Leaves two blocks behind it free, if a unit can spare them: for the list of free units.
         let per_unit = u64::from(options.unit_bytes as u32) / BLOCK_BYTES;
         let spare = (2 + blocks).next_multiple_of(per_unit) - (2 + blocks);
         let fewer = if per_unit > 2 && spare < 2 { 2 - spare } else { 0 };
@@ -203,11 +203,11 @@ fn refuse_if_used(io: &dyn BlockIo) -> Result<(), PoolError> {
 
 fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
     let mut block = [0; BLOCK];
-    // Until both superblocks are new there is no pool.
+    // Erased first: until both superblocks are new there is no pool.
     let copies = sb.copies.into_iter().chain(copies_before(io)).filter(|at| *at != 0);
     SUPERBLOCKS.into_iter().chain(copies).try_for_each(|at| io.write(at, &block))?;
-    // Durable before anything else of a pool that was there is touched: with its superblocks and without its journal it
-    // would open, and lack what it had acknowledged.
+    // Durable before anything else of an earlier pool is touched: with its superblocks, but without its journal, that
+    // pool would open and lack what it had acknowledged.
     io.flush()?;
     let zeroes = Buf::zeroed(sb.journal_blocks as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
     io.write(JOURNAL_START, &zeroes)?;
@@ -216,6 +216,7 @@ fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
         io.write(address, &block)?;
     }
     io.flush()?;
+    // Writes both slots, with consecutive generations, as checkpoints leave them.
     for generation in 0..2 {
         sb.generation = generation;
         let address = sb.encode(&mut block);
@@ -225,7 +226,8 @@ fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
     io.flush()
 }
 
-/// Where a pool has copies of its superblock that is on the device: they would make a pool of it again.
+/// Returns the places of superblock copies of a pool that is on the device already: left there, they would bring it
+/// back.
 fn copies_before(io: &dyn BlockIo) -> Vec<u64> {
     let read = |at| {
         let mut block = [0; BLOCK];

@@ -1,15 +1,17 @@
-//! Background discard: units that became free go back to the device below, some at a time.
+//! Background discard: gives units that became free back to the device below, some at a time.
 //!
-//! Owns the pace and the batches. A unit becomes free when the commit that says so is durable and all who might use it
-//! have ended ([`limbo`](crate::state::limbo)); it is listed then
-//! ([`alloc`](crate::state::alloc)), and discarded as [`trim`](super::trim) does it, under the same rules.
+//! Owns the pace and the batches. A unit becomes free when the commit that records this is durable and everything that
+//! might use the unit has ended ([`limbo`](crate::state::limbo)). It is listed then ([`alloc`](crate::state::alloc)),
+//! and discarded under the rules of [`trim`](super::trim).
 //!
-//! - G1: a batch has [`BATCH`] units at most, and a quarter of what is free. After each the thread rests as long as the
-//!   batch took, [`REST`] at least.
-//! - G2: nobody who does I/O waits for a discard; who finds no space while some is set aside waits until it comes back.
-//! - G3: a discard that fails is the last of this opening. Nothing is lost by that but space of the host.
-//! - G4: closing discards what is left for [`LAST`] at most, and one discard more; a drop waits for one. What is still
-//!   listed then, or was free before the pool was opened, waits for [`Pool::trim`](crate::Pool::trim).
+//! - G1: a batch has [`BATCH`] units at most, and at most a quarter of the free ones. After each the thread rests as
+//!   long as the batch took, [`REST`] at least.
+//! - G2: I/O does not wait for a discard, except for a writer that finds no space while some is set aside: it waits
+//!   until that comes back.
+//! - G3: a discard that fails is the last of this opening. All that is lost by that is space of the host.
+//! - G4: closing continues to discard for [`LAST`] at most, and then waits for the discard in flight; a drop only waits
+//!   for that one. What is still listed then, or was free before the pool was opened, is left to
+//!   [`Pool::trim`](crate::Pool::trim).
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -25,18 +27,18 @@ use crate::info::DiscardState;
 use crate::state::State;
 use crate::state::phase::Phase;
 
-/// Units of a batch.
+/// Most units of a batch.
 const BATCH: u64 = 256;
-/// Entries of the list that are looked at for a batch: those that are in use again are passed over.
+/// Most entries of the list that are examined for a batch; units that are in use again are skipped.
 const MOST_LOOKS: u64 = 16 * BATCH;
-/// The least rest between two batches.
+/// Least rest between two batches.
 const REST: Duration = Duration::from_millis(10);
-/// How long a close goes on with what is left.
+/// Time for which a close goes on discarding.
 const LAST: Duration = Duration::from_millis(500);
-/// How often the thread looks whether I/O still keeps back what was let go: at first, and at last.
+/// First and longest interval between checks whether I/O still keeps deferred frees back (back-off).
 const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Starts the thread of a pool that is set to discard, on a device that can.
+/// Starts the thread, if the pool is set to discard and the device can.
 pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper) {
     pool.keep_stale();
     if !pool.lock().tree.units.keeps_stale() {
@@ -49,7 +51,7 @@ pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper) {
     }
 }
 
-/// The thread.
+/// Body of the thread.
 fn run(pool: &PoolInner) {
     let signal = &pool.discards.signal;
     let mut look = LOOKS.0;
@@ -76,13 +78,14 @@ fn run(pool: &PoolInner) {
     }
 }
 
-/// Discards a batch, while `goes_on` says so; how many bytes. 0: there is nothing to discard, or too little is free for
-/// that.
+/// Discards a batch while `goes_on` returns true. Returns the bytes discarded; 0 if nothing is listed, or too little is
+/// free for a batch.
 pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Result<u64, Status> {
     if let Some(status) = pool.discards.failed() {
         return Err(status);
     }
-    // The free units of who has lost the pool may be another's data (O2 of `owner`). The next commit says the error.
+    // If the pool was lost to another opening, free units may be that one's data (O2 of `owner`). The next commit
+    // reports it.
     if pool.look_if_due().is_err() {
         return Ok(0);
     }
@@ -97,7 +100,7 @@ pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Resu
         done += 1;
     }
     give_back(pool, &runs);
-    // A batch that ended early has taken these off the list, and closing goes on with them.
+    // The batch ended early: the rest is listed again, and closing discards it.
     let rest = runs[done..].iter().flat_map(|(first, count)| *first..first + count);
     pool.lock().tree.units.list_again(rest);
     result.inspect_err(|status| {
@@ -109,7 +112,7 @@ pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Resu
 
 fn take(state: &mut State) -> Vec<Run> {
     let mut runs = Vec::new();
-    // A pool that is degraded writes nothing.
+    // A degraded pool writes nothing.
     if matches!(state.phase, Phase::Degraded(_) | Phase::Taken | Phase::DeletesOnly) {
         return runs;
     }
@@ -138,24 +141,24 @@ pub(crate) fn end(pool: &PoolInner, keeper: &Keeper) {
 }
 
 impl PoolInner {
-    /// Whether the device takes space back.
+    /// True if the device takes discards.
     pub(crate) fn takes_back(&self) -> bool {
         self.device.limits().max_discard_sectors > 0
     }
 
-    /// Lists what becomes free from now on, if that is to be discarded.
+    /// Lists what becomes free from now on, if the pool is set to discard it.
     pub(crate) fn keep_stale(&self) {
         let mut state = self.lock();
         let on = state.sb.discards() && !self.read_only && self.takes_back();
         state.tree.units.keep_stale(on);
     }
 
-    /// What reports say of it.
+    /// Returns the state of the background discard, for reports.
     pub(crate) fn discard_state(&self, state: &State) -> DiscardState {
         match (state.sb.discards(), self.discards.failed()) {
             (false, _) => DiscardState::Off,
             (true, Some(status)) => DiscardState::Failed(status),
-            // Nobody asks a device that is opened to be read whether it takes space back.
+            // Support of discards is not probed on a device that was opened for reading.
             (true, None) if !self.read_only && !self.takes_back() => DiscardState::Unsupported,
             (true, None) => DiscardState::On,
         }

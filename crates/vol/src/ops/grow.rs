@@ -1,15 +1,15 @@
-//! More space for a pool, also while it is used: members that became larger, and further members.
+//! Adds space to a pool, also while it is used: from members that became larger, and from further members.
 //!
-//! Owns the order in which a member is added, which is safe to be cut off anywhere:
+//! Owns the order in which a member is added. It may be cut off at any point:
 //!
-//! 1. a label goes to its first block, and is made durable. The pool does not know of it yet: a crash leaves the old
-//!    pool, which opens with the device or without it, and a label whose generation no superblock names;
-//! 2. the pool's device is extended, and the superblock in memory has the member: its space can be used at once;
-//! 3. the next commit is a checkpoint, so that nothing durable speaks of space that the superblock does not have. From
-//!    then on the pool opens with the member only.
+//! 1. a label is written to the member's first block and made durable. The pool does not refer to it yet: a crash
+//!    leaves the old pool, which opens with the device or without it, and a label whose generation no superblock names;
+//! 2. the pool's device is extended, and the superblock in memory gets the member: its space can be used at once;
+//! 3. the next commit is a checkpoint, so that nothing durable refers to space that the superblock does not have. From
+//!    then on the pool opens only with the member.
 //!
 //! - G1: a label is good for the one addition that it was written for: no generation is used for two.
-//! - G2: what is added begins where the pool ends; the label's unit is never data.
+//! - G2: a new member begins where the pool ends; the label's unit is never data.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -29,48 +29,46 @@ use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, SUPERBLOCKS, kind};
 use crate::members::{MemberTag, TAG_BYTES};
 use crate::state::State;
 
-/// How a member is added.
+/// Options for adding a member.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct AddOptions {
-    /// Also a device that another pool has, or had.
+    /// Adds also a device that belongs, or belonged, to another pool.
     pub overwrite: bool,
 }
 
 sheave_base::setters!(AddOptions { overwrite: bool });
 
-/// What of Sheave is on a device that may become a member.
+/// Traces of Sheave on a device that may become a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
-    /// Nothing.
+    /// No trace of Sheave.
     Nothing,
-    /// It was being added to this pool when that was cut off: it holds no data, and can be added again.
+    /// The device was being added to this pool when that was cut off: it holds no data, and can be added again.
     CutOff,
-    /// It is a member of this pool: its number.
+    /// A member of this pool, with its number.
     Member(u64),
-    /// A pool, or a member of one, with this identity.
+    /// Another pool, or a member of one, with this identity.
     Other(String),
 }
 
-/// A member that is being added.
 struct Joining {
     number: usize,
     start: u64,
     len: u64,
-    /// Generation of its label.
     generation: u64,
 }
 
 impl PoolInner {
-    /// Takes in what the device has grown by. The new size in bytes.
+    /// Adds the space by which the device has grown. Returns the new size in bytes.
     pub(crate) fn grow(&self) -> Result<u64, PoolError> {
         let _one = self.structural();
         self.check_writable("growing the pool")?;
         self.take_in_growth()
     }
 
-    /// Makes a device the pool's last member. Durable when this returns. The new size in bytes.
+    /// Makes a device the pool's last member, durably. Returns the new size in bytes.
     pub(crate) fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
         let _one = self.structural();
         self.check_writable("adding a member")?;
@@ -78,9 +76,11 @@ impl PoolInner {
         self.refuse_found(device, options)?;
         let at = self.take_in_growth()?;
         let joining = self.joining(device, at)?;
+        // Before the label is written: a device that does not fit is left as it is.
         self.device.can_extend(at, device)?;
         let io = DeviceIo::new(device)?;
         self.write_label(&io, &joining).map_err(|status| label_failed(device, status))?;
+        // Watched before anything is written there: a flush that fails must ring the pool's alarm.
         self.hold(Claim::of(device.watch_flushes(&self.alarm)));
         self.device.extend(at, device)?;
         self.hold(owner);
@@ -92,7 +92,7 @@ impl PoolInner {
         Ok(joining.start + joining.len)
     }
 
-    /// What of Sheave is on a device that may be added.
+    /// Returns the traces of Sheave on a device that may be added.
     pub(crate) fn find_on(&self, device: &Device) -> Result<Found, PoolError> {
         let block = device.limits().logical_block;
         if block > BLOCK as u32 {
@@ -116,6 +116,7 @@ impl PoolInner {
             if head.pool != pool {
                 return Ok(Found::Other(head.pool.iter().map(|byte| format!("{byte:02x}")).collect()));
             }
+            // The first block was no block of Sheave, but the second superblock is this pool's.
             if at > 0 && head.kind == kind::SUPERBLOCK {
                 return Ok(Found::Member(0));
             }
@@ -146,13 +147,13 @@ impl PoolInner {
         }
     }
 
-    /// The member that a device will be.
+    /// Plans the member that `device` will be.
     fn joining(&self, device: &Device, start: u64) -> Result<Joining, PoolError> {
         let shift = self.map.geometry.unit_shift;
         let units = device.size_bytes() >> shift;
         let mut state = self.lock();
         if state.label_tried > state.sb.generation {
-            // An attempt failed: the next needs a generation of its own (G1).
+            // An attempt has failed: the next needs a generation of its own (G1).
             drop(state);
             self.checkpoint().map_err(|status| self.failed("growing", self.device.name(), status))?;
             state = self.lock();
@@ -180,14 +181,14 @@ impl PoolInner {
         sb.members.push((joining.start, joining.len));
         sb.labels[joining.number] = joining.generation;
         let mut block = [0; BLOCK];
-        // Were a pool on it before, its second superblock would still make one.
+        // If a pool was on the device before, its second superblock would bring it back.
         io.write(SUPERBLOCKS[1], &block)?;
         label::encode(&mut block, &sb, joining.number);
         io.write(0, &block)?;
         io.flush()
     }
 
-    /// The size of the pool when all is taken in that the device has.
+    /// Adds all space that the device has. Returns the size of the pool.
     fn take_in_growth(&self) -> Result<u64, PoolError> {
         let shift = self.map.geometry.unit_shift;
         let mut state = self.lock();
@@ -206,7 +207,7 @@ impl PoolInner {
         Ok(total.max(before) << shift)
     }
 
-    /// Makes the new size durable, and wakes who waits for space.
+    /// Makes the new size durable, and wakes those who wait for space.
     fn grown(&self) -> Result<(), PoolError> {
         self.lock().next.require();
         self.durable_at_last("growing", self.device.name())?;
@@ -215,7 +216,7 @@ impl PoolInner {
     }
 }
 
-/// Why a device got no label. The file system that would hold it may be another than that of the pool.
+/// Returns the error of a label that could not be written. Its file system may be another one than the pool's.
 fn label_failed(device: &Device, status: Status) -> PoolError {
     let what = format!("writing the label of {}", device.name());
     match status {
@@ -227,7 +228,7 @@ fn label_failed(device: &Device, status: Status) -> PoolError {
 }
 
 impl Joining {
-    /// The pool has the member from now on.
+    /// Makes the member a part of the pool in memory.
     fn enter(&self, state: &mut State) {
         let unit = u64::from(state.sb.unit_bytes);
         state.sb.members.push((self.start, self.len));
@@ -239,8 +240,8 @@ impl Joining {
 }
 
 impl State {
-    /// The pool has so many units from now on. The next commit must be a checkpoint: a record about a new unit would
-    /// mean nothing to the superblock on the device.
+    /// Sets the number of the pool's units. The next commit must be a checkpoint: the superblock on the device could
+    /// not make sense of a record about a new unit.
     fn make_room(&mut self, total: u64) {
         self.sb.total_units = total;
         self.tree.pages.set_copies(&self.sb);
@@ -250,13 +251,13 @@ impl State {
     }
 }
 
-/// The device under a pool on several devices, in whatever order they are given: labels say which member each is.
-/// Where one is longer than what the pool has of it, and not the last, the rest is left out.
+/// Returns the device under a pool on several devices, given in any order: labels say which member each is. If one of
+/// them, other than the last, is longer than its part of the pool, the rest of it is left out.
 ///
 /// # Errors
 ///
-/// [`PoolError::Members`] when some are missing, or there twice, or one has shrunk. What is no pool at all is joined as
-/// it is, and so are devices of which one is no member: opening tells better what is wrong.
+/// [`PoolError::Members`] if members are missing, named twice, or have shrunk. Devices without a pool, or of which one
+/// is no member, are joined as they are: opening them reports better what is wrong.
 pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
     let devices = in_order(devices)?;
     let Some((first, rest)) = devices.split_first() else {
@@ -273,7 +274,7 @@ pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
             }
             sb.members
         }
-        // Opening it tells better what is wrong.
+        // Opening it reports better what is wrong.
         Err(_) => Vec::new(),
     };
     let mut parts = Vec::with_capacity(devices.len());
@@ -293,7 +294,7 @@ pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
     Ok(concatenate(name, &parts)?)
 }
 
-/// Devices in the order of the members that their labels say they are; as they were given where one says nothing, or
+/// Sorts devices by the member numbers in their labels. Returns them as given if one has no label, or the label of
 /// another pool.
 fn in_order(devices: &[Device]) -> Result<Vec<Device>, PoolError> {
     let as_given = || Ok(devices.to_vec());
@@ -321,7 +322,7 @@ fn in_order(devices: &[Device]) -> Result<Vec<Device>, PoolError> {
     Ok(tagged.into_iter().map(|(_, at)| devices[at].clone()).collect())
 }
 
-/// Which member a device is, if it is one and can be read.
+/// Returns the member tag of a device, if it has one that can be read.
 fn tag_of(device: &Device) -> Option<MemberTag> {
     let io = DeviceIo::new(device).ok()?;
     let mut bytes = Box::new([0; TAG_BYTES]);

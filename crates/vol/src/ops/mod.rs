@@ -1,16 +1,16 @@
-//! What is done to a pool as a whole, each a transaction that leaves nothing behind when it fails.
+//! Changes of a pool as a whole. Each is a transaction that leaves nothing behind if it fails.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`create`] | formatting |
 //! | [`copy`] | snapshots and clones, of one volume or of several at one moment |
 //! | [`grow`] | more space: larger members, and further ones |
-//! | [`snapshot`] | volumes: made, renamed, rolled back, deleted |
-//! | [`resize`] | their sizes |
-//! | [`discard`] | what became free goes back in the background |
+//! | [`snapshot`] | volumes: creating, renaming, rolling back, deleting |
+//! | [`resize`] | sizes of volumes |
+//! | [`discard`] | gives units that became free back to the device, in the background |
 //! | [`settings`] | the low-water mark, the background discard, and the list of losses |
-//! | [`trim`] | free space goes back to the device below |
-//! | [`upgrade`] | a pool of an older program gets what it lacks |
+//! | [`trim`] | gives all free space back to the device |
+//! | [`upgrade`] | gives a pool of an older program the features it lacks |
 //! | [`scrub`] | reads a pool through while it is in use |
 
 pub(crate) mod copy;

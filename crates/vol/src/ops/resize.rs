@@ -1,12 +1,12 @@
-//! Another size for a volume, or another largest size.
+//! Changes the size of a volume, or its largest size.
 //!
-//! Owns the order in which a volume shrinks and grows, and which sizes volumes may have.
+//! Owns the order of steps in which a volume shrinks and grows, and the check of the sizes that volumes may have.
 //!
-//! - Z1: users see a larger size when it is durable, and a smaller one before anything is cut off.
+//! - Z1: users see a larger size after it is durable, and a smaller one before anything is cut off.
 //! - Z2: what was cut off never comes back: the rest of the last block is zeroed before the smaller size is durable,
 //!   and no checkpoint has what lies beyond the end.
 //!
-//! Called by [`Pool`](crate::Pool), and by creating, which asks for the sizes.
+//! Called by [`Pool`](crate::Pool), and by creating, which checks sizes.
 
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
@@ -45,8 +45,8 @@ impl PoolInner {
         resized
     }
 
-    /// Zeroes the rest of the last block of a volume that becomes smaller: were it to grow again, that would show.
-    /// Writes that begin from here on find the smaller size, and those before have ended when the rest is zeroed.
+    /// Zeroes the rest of the last block of a volume that shrinks: if the volume grew again, that rest would show.
+    /// Writes that begin from here on find the smaller size, and earlier ones have ended when the rest is zeroed.
     fn cut_block(
         self: &Arc<Self>,
         name: &str,
@@ -68,7 +68,7 @@ impl PoolInner {
         })
     }
 
-    /// Users see a smaller size from now on, and checkpoints the one that the volume has.
+    /// Shows users the smaller size from now on. Checkpoints keep the one that the volume has.
     fn narrow(&self, core: &VolumeCore, size: u64) {
         let mut state = self.lock();
         if let Some(vol) = state.table.get_mut(core.id) {
@@ -77,7 +77,7 @@ impl PoolInner {
         }
     }
 
-    /// What [`PoolInner::narrow`] did is undone, unless the volume has the smaller size by now.
+    /// Undoes [`PoolInner::narrow`], unless the volume has got the smaller size meanwhile.
     fn widen_again(&self, core: &VolumeCore) {
         let mut state = self.lock();
         if let Some(size) = state.table.get_mut(core.id).and_then(|vol| vol.durable_size.take()) {
@@ -85,7 +85,7 @@ impl PoolInner {
         }
     }
 
-    /// The part of resizing that the map and the table take; what lies in the last block beyond `size` is zero already.
+    /// Resizes the map and the table entry. The rest of the last block beyond `size` is zero already.
     fn resize_map(&self, name: &str, size: u64) -> Result<(), PoolError> {
         let state = self.lock();
         let vol = state.table.named(name)?;
@@ -99,6 +99,7 @@ impl PoolInner {
         let state = self.afford(state, "resizing a volume", Spender::Discard, cost)?;
         let state = self.settle(state, volume, Some(volume));
         let mut state = self.afford_settled(state, volume, "resizing a volume", Spender::Discard, cost)?;
+        // Z1: users see the smaller size before anything is cut off.
         core.set_size(size);
         if let Some(vol) = state.table.get_mut(volume) {
             vol.durable_size = None;
@@ -108,6 +109,7 @@ impl PoolInner {
         self.record(&mut state, Record::Resize { volume, size });
         drop(state);
         let mut cut = Ok(true);
+        // The lock is released after each slot of the map (S4 of `snapshot`).
         while matches!(cut, Ok(true)) {
             cut = self.lock().cut_some(&core, size);
         }
@@ -116,8 +118,8 @@ impl PoolInner {
         self.durable_at_last("resizing", name)
     }
 
-    /// Resizing to what is no smaller. Users see it when it is durable: until then it can be undone, for nobody has
-    /// written there.
+    /// Resizes to a size that is no smaller. Users see the new size when it is durable. Until then it can be undone,
+    /// because nothing was written in the added part.
     fn enlarge(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -137,6 +139,7 @@ impl PoolInner {
                 vol.durable_size = None;
             }
         });
+        // Z1: users see the larger size only now. The field is empty if the change was undone.
         if let Some(vol) = self.lock().table.get_mut(volume).filter(|vol| vol.durable_size.is_some()) {
             core.set_size(vol.size_to_write());
             vol.durable_size = None;
@@ -144,7 +147,7 @@ impl PoolInner {
         durable
     }
 
-    /// Another largest size for a volume that grows.
+    /// Changes the largest size of a volume that grows.
     pub(crate) fn limit(&self, name: &str, max_size: u64) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("changing the largest size of a volume")?;
@@ -156,16 +159,17 @@ impl PoolInner {
         let before = core.max_size();
         self.apply_and_record(&mut state, Record::Limit { volume, max_size }, name)?;
         drop(state);
-        // Writes may have made it larger meanwhile than it was to become before.
+        // Undone only as far as the size: writes may have made the volume larger than its former largest size
+        // meanwhile.
         self.durable_or("changing the largest size of", name, |_| core.set_max_size(before.max(core.size())))
     }
 
-    /// Most bytes of a volume.
+    /// Returns the most bytes that a volume of the pool may have.
     pub(crate) fn most(&self) -> u64 {
         MAX_VOLUME_UNITS << self.map.geometry.unit_shift
     }
 
-    /// The blocks of volumes: those of the device, or those that have checksums.
+    /// Returns the block size of volumes: the device's, or that of checksums if it is larger.
     pub(crate) fn block_bytes(&self) -> u64 {
         let block = u64::from(self.device.limits().logical_block);
         if self.sums.is_some() { block.max(crate::format::BLOCK_BYTES) } else { block }
@@ -193,12 +197,12 @@ impl PoolInner {
         })
     }
 
-    /// Whether a volume may be given this size.
+    /// Refuses a size that the volume cannot be given.
     pub(crate) fn check_resize(&self, core: &VolumeCore, size: u64) -> Result<(), PoolError> {
         if core.grows { self.check_growing(size, core.max_size()) } else { self.check_size(size) }
     }
 
-    /// The sizes of a volume that grows.
+    /// Refuses sizes that a volume that grows cannot have.
     pub(crate) fn check_growing(&self, size: u64, max_size: u64) -> Result<(), PoolError> {
         if max_size == 0 || (size | max_size) & (BLOCK_BYTES - 1) != 0 {
             return Err(PoolError::Invalid {

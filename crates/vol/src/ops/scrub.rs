@@ -1,21 +1,21 @@
-//! Scrubs: reading a pool through while it is in use, to find what has rotted before somebody needs it.
+//! Scrubs: read a pool through while it is in use, to find rotten blocks before they are needed.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`report`] | what a scrub is asked, and what it tells |
-//! | [`pace`] | the rate, and the clock it is kept by |
+//! | [`report`] | options, progress and result of a scrub |
+//! | [`pace`] | the rate, and the clock that it is measured by |
 //! | `fixed` | superblocks, their copies, labels, the live blocks of the journal |
 //! | `trees` | pages: volume table, maps, checksums |
 //! | `data` | the written blocks of all volumes |
 //!
-//! Owns the order and the bookkeeping. Everything is read without a lock, as it was found a moment ago; so whatever
-//! looks wrong is looked at again where nothing can change under it, and only then told.
+//! Owns the order and the bookkeeping. Everything is read without a lock, at an address that was looked up a moment
+//! before. So a block that looks wrong is read again where nothing can change meanwhile, before it is reported.
 //!
-//! - S1: a finding is told only when it was there with commits held off (metadata), or between two looks at the map
-//!   and at the writes to the block that saw nothing change (data).
-//! - S2: commits are held off for [`AT_ONCE`] blocks at most, and only for blocks that look wrong; the state lock is
-//!   taken for a few words. Writers do not wait for a scrub.
-//! - S3: what was there when the scrub began and is there when it ends is looked at. What came since may not be.
+//! - S1: a finding in metadata is reported only if it is there while commits are held off; one in data, only if neither
+//!   the place of the block in the map nor the writes to the block have changed between two looks.
+//! - S2: commits are held off for [`AT_ONCE`] blocks at most, and only for blocks that look wrong. The state lock is
+//!   held only to copy a few words. Writers do not wait for a scrub.
+//! - S3: everything that exists from the beginning of a scrub to its end is looked at. Newer blocks may be left out.
 //!
 //! Called by [`Pool::scrub`](crate::Pool::scrub).
 
@@ -41,10 +41,10 @@ use pace::Pace;
 pub use pace::{RealClock, ScrubClock};
 pub use report::{ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 
-/// Blocks that are looked at again under one hold of the commits.
+/// Most blocks that are looked at again under one hold of the commits.
 const AT_ONCE: usize = 32;
 
-/// Why a scrub ends before its end.
+/// Reason why a scrub ends early.
 enum Stop {
     Cancelled,
     Failed(PoolError),
@@ -60,7 +60,7 @@ impl From<Status> for Stop {
     }
 }
 
-/// A scrub on its way.
+/// A scrub in progress.
 struct Run<'a> {
     pool: &'a PoolInner,
     options: &'a ScrubOptions,
@@ -84,7 +84,7 @@ pub(crate) fn scrub(
         let metadata = fixed + state.tree.pages.copies() * state.tree.pages.used();
         let journal = state.durable_seq.saturating_sub(state.sb.replay_seq);
         let units = state.tree.units.counts().data;
-        // What several leaves have is read once: no more than there are units.
+        // Blocks that several leaves share are read once: there are no more than the data units hold.
         let blocks = state.tree.leaves.total_written().min(units << (pool.map.geometry.unit_shift - BLOCK_SHIFT));
         ((metadata + journal + blocks) * BLOCK_BYTES, state.sb.checksum)
     };
@@ -109,12 +109,13 @@ impl Run<'_> {
         self.damaged_maps();
         self.phase = ScrubPhase::Data;
         self.data()?;
+        // The total was an estimate; a scrub that came to its end has read all of it.
         self.total = self.done;
         self.tell()
     }
 
-    /// Pages of maps that were damaged when the pool was opened, or could not be read then: what was behind them is not
-    /// looked at, so they are told, even if they can be read now.
+    /// Reports the pages of maps that were damaged or unreadable when the pool was opened, even if they can be read
+    /// now: nothing behind them was looked at.
     fn damaged_maps(&mut self) {
         let damaged = self.pool.lock().table.damaged();
         for (volume, damage) in damaged {
@@ -132,7 +133,7 @@ impl Run<'_> {
         }
     }
 
-    /// Says how far it is; hears whether to go on.
+    /// Reports the progress. Fails with `Cancelled` if the caller breaks off.
     fn tell(&mut self) -> Result<(), Stop> {
         let progress = ScrubProgress {
             phase: self.phase,
@@ -147,7 +148,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until the next piece may be read.
+    /// Waits until the rate permits the next piece.
     fn wait(&mut self) -> Result<(), Stop> {
         while let Some(nap) = self.pace.wait() {
             self.options.clock.sleep(nap);
@@ -156,7 +157,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// So many bytes of metadata were read.
+    /// Counts blocks of metadata that were read.
     fn read_metadata(&mut self, blocks: usize) -> Result<(), Stop> {
         let bytes = blocks as u64 * BLOCK_BYTES;
         self.pace.pay(bytes);
@@ -165,7 +166,7 @@ impl Run<'_> {
         self.tell()
     }
 
-    /// Takes a finding; one that continues the last makes that longer.
+    /// Adds a finding. One that continues the last finding makes that longer instead.
     fn found(&mut self, finding: Finding) {
         if let Some(last) = self.report.findings.last_mut()
             && continues(last, &finding)
@@ -180,7 +181,8 @@ impl Run<'_> {
         }
     }
 
-    /// The superblock as it is, and whether what is on the device can be told from it.
+    /// Returns the superblock in memory. Fails if the last checkpoint could not be written: the device may have another
+    /// superblock then.
     fn superblock(&self) -> Result<Superblock, Stop> {
         let state = self.pool.lock();
         if state.next.plan().is_some() {
@@ -194,7 +196,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether a finding in data goes on where another ends, in the volume and on the device.
+/// True if `next`, a finding in data, continues `last` in the volume and on the device.
 fn continues(last: &Finding, next: &Finding) -> bool {
     let (a, b) = (&last.place, &next.place);
     let (Some((pos, len)), Some((next_pos, _))) = (a.range, b.range) else { return false };
@@ -208,7 +210,7 @@ fn place(what: impl Into<String>, address: u64) -> Place {
 }
 
 impl ScrubReport {
-    /// Whether data could be verified at all.
+    /// True if the pool has checksums, by which data could be verified.
     pub fn verified_data(&self) -> bool {
         self.checksum != Checksum::None
     }

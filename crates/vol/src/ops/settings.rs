@@ -1,5 +1,5 @@
-//! What is changed of a pool itself: its low-water mark, its background discard, and the list of volumes that may have
-//! lost data.
+//! Changes settings of a pool: its low-water mark, its background discard, and the list of volumes that may have lost
+//! data.
 //!
 //! Owns the changes. All are kept in the superblock, so the next commit is a checkpoint.
 //!
@@ -11,7 +11,7 @@ use crate::format::settings::LowWater;
 use crate::ops::create::check_low_water;
 
 impl PoolInner {
-    /// Sets the low-water mark; undone if that cannot be made durable.
+    /// Sets the low-water mark. Undone if that cannot be made durable.
     pub(crate) fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("setting the low-water mark")?;
@@ -25,7 +25,7 @@ impl PoolInner {
         self.durable_or("setting the low-water mark of", name, |state| state.sb.low_water = before)
     }
 
-    /// Sets whether what becomes free goes back to the device; undone if that cannot be made durable.
+    /// Turns the background discard on or off. Undone if that cannot be made durable.
     pub(crate) fn set_discard(&self, on: bool) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("setting the discard of")?;
@@ -39,7 +39,7 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Forgets which volumes may have lost data. Durable when this returns.
+    /// Clears the list of volumes that may have lost data, durably.
     pub(crate) fn acknowledge_loss(&self) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("acknowledging a loss")?;
@@ -47,7 +47,7 @@ impl PoolInner {
         if state.sb.lost.is_empty() {
             return Ok(());
         }
-        // The list itself goes when a checkpoint without it is durable.
+        // The list itself is cleared when a checkpoint without it is durable.
         state.risk.acknowledged = true;
         state.next.require();
         drop(state);

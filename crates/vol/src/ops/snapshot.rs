@@ -1,10 +1,11 @@
-//! Changes of the table: create, rollback, rename, resize, delete. Snapshots and clones are in [`copy`](super::copy).
+//! Changes of the volume table: create, rollback, rename, delete. Snapshots and clones are in [`copy`](super::copy),
+//! sizes in `resize`.
 //!
-//! Owns their order. Each is durable when it returns; what becomes of one whose commit fails is in
-//! [`change`](crate::engine::change).
+//! Owns their order. Each is durable when it returns; [`change`](crate::engine::change) decides what becomes of one
+//! whose commit fails.
 //!
-//! - S4: what a volume had goes with the lock let go after each slot of its map, whatever takes it: delete, rollback,
-//!   resize; and so do the parts of it that commits find free ([`PoolInner::let_go`]).
+//! - S4: delete, rollback and resize release the lock after each slot of the map that they take apart, and so do
+//!   commits for the parts that they find free ([`PoolInner::let_go`]).
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -23,7 +24,7 @@ use crate::state::names::check_no_snapshot;
 use crate::state::table::{OpenToken, Table, Vol, VolumeCore};
 
 impl PoolInner {
-    /// A new volume; one that grows has a largest size. One that is interim is open before anybody sees it.
+    /// Creates a volume; with `max_size` it grows by being written. An interim volume is open before it can be seen.
     pub(crate) fn create(
         &self,
         name: &str,
@@ -58,7 +59,7 @@ impl PoolInner {
         Ok(volume)
     }
 
-    /// Waits until no write that began before is under way.
+    /// Waits until no write that began before is in flight.
     fn quiet(&self, name: &str, core: &VolumeCore) -> Result<(), PoolError> {
         if core.snapshot {
             return Ok(());
@@ -66,16 +67,17 @@ impl PoolInner {
         self.wait_for_io(core, &MayBlock::on_worker()).map_err(|_| self.io_goes_on(name, core))
     }
 
-    /// What was given its place before has ended when this returns (V26). The data would be safe without that:
-    /// overwrites begin between the wait and the exchange too, and what the volume had is nobody's before a grace; the
-    /// end of a first write sets bits only where the map has the unit that it wrote to, which no snapshot has.
+    /// Rolls a volume back. Writes that had their mapping before have ended when this returns (V26). The data would be
+    /// safe without that wait, as it is for overwrites that begin between the wait and the exchange. The units that the
+    /// volume had are not reused before a grace period. The end of a first write sets bits only if the map still has
+    /// the unit that it wrote to, and no snapshot has that unit.
     pub(crate) fn rollback(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         let _one = self.structural();
         self.roll_back_in_memory(name, snapshot)?;
         self.durable_at_last("rolling back", name)
     }
 
-    /// A rollback that is recorded for the next commit. The caller holds `structural`.
+    /// Rolls a volume back in memory, and records it for the next commit. The caller holds `structural`.
     pub(crate) fn roll_back_in_memory(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         self.check_writable("rolling a volume back")?;
         let state = self.lock();
@@ -104,14 +106,14 @@ impl PoolInner {
         }
         self.settled(&mut state, id);
         drop(state);
-        // What it had goes slot by slot, with writers of the new map in between.
+        // The old map is taken apart slot by slot, with writers of the new map in between.
         for old in exchanged.map_err(|status| failed("rolling back", name, status))? {
             self.lock().tree.put_exchanged(&core.top, old);
         }
         Ok(())
     }
 
-    /// The volume, and its snapshots that have its name: all of them or none.
+    /// Renames the volume, and the snapshots that carry its name: all of them or none.
     pub(crate) fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("renaming a volume")?;
@@ -120,11 +122,11 @@ impl PoolInner {
         let (volume, all) = (vol.id, state.table.renamed_with(vol, new_name)?);
         let cost = all.len() as u64 * ENTRY_COST;
         let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| cost)?;
-        // Under one hold of the lock, so that they are in one commit.
+        // One hold of the lock, so that all records are in one commit.
         for (id, _, new) in &all {
             self.apply_and_record(&mut state, Record::Rename { volume: *id, name: new.clone() }, name)?;
         }
-        // Who gives it a name of its own keeps it.
+        // An interim volume that gets a name of its own is to be kept.
         let interim = state.table.get(volume).and_then(Vol::interim).filter(|_| name != new_name);
         if interim.is_some() {
             self.apply_and_record(&mut state, Record::Interim { volume, interim: None }, name)?;
@@ -154,17 +156,17 @@ impl PoolInner {
         self.delete_found(found).map(drop)
     }
 
-    /// Deletes an interim volume that is not open; its name, or none if there is none.
+    /// Deletes an interim volume that is not open. Returns its name, or `None` if there is none.
     pub(crate) fn delete_interim(&self) -> Result<Option<String>, PoolError> {
         let idle = |vol: &&Vol| vol.interim().is_some() && vol.is_shown() && !vol.is_open();
         if !self.lock().table.iter().any(|vol| idle(&vol)) {
             return Ok(None);
         }
-        // Looked for once more where the lock is held: it may have got a name of its own meanwhile.
+        // Looked up again under the lock: the volume may have been renamed, and so kept, meanwhile.
         self.delete_found(|table| Ok(table.iter().find(idle).map(|vol| vol.id)))
     }
 
-    /// Deletes the volume that is found under the lock; its name.
+    /// Deletes the volume that `find` picks under the lock. Returns its name.
     fn delete_found(
         &self,
         find: impl Fn(&Table) -> Result<Option<u32>, PoolError>,
@@ -189,8 +191,8 @@ impl PoolInner {
 }
 
 impl State {
-    /// What is recorded of a new volume beside its copy or creation, for the same commit. A pool that an older program
-    /// made knows neither identities nor interim volumes before it is upgraded.
+    /// Returns the records that go with the copy or creation of a volume, in the same commit. Empty for a pool of an
+    /// older program that is not upgraded: it has neither identities nor interim volumes.
     pub(super) fn marks_of(
         &self,
         volume: u32,

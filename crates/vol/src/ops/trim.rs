@@ -1,14 +1,13 @@
 //! Gives free space back to the device below: holes in a file, discards on a block device.
 //!
-//! Owns the walk over free units. Which units are free is decided elsewhere: one that an owner let go is free when the
-//! commit that says so is durable and all who might use it have ended ([`limbo`](crate::state::limbo)). So a free unit
-//! may be overwritten at any time, and a discard does nothing that the next write there would not do.
+//! Owns the walk over free units. A unit that an owner gave up is free when the commit that records this is durable and
+//! everything that might use the unit has ended; [`limbo`](crate::state::limbo) decides that. So a free unit may be
+//! overwritten at any time, and a discard does nothing that the next write there would not do.
 //!
-//! - T1: units are taken out of the free ones while they are discarded, so nobody writes to them meanwhile; they count
-//!   as pending.
-//! - T2: those who need space find some: a quarter of what is free is taken at a time, [`AT_ONCE`] units at most, and
-//!   the rest waits until it comes back.
-//! - T3: nothing of this is on the device: after a crash the units are free, discarded or not.
+//! - T1: units are taken from the free ones while they are discarded, so nobody writes to them; they count as pending.
+//! - T2: writers find space meanwhile: a quarter of the free units is taken at a time, [`AT_ONCE`] at most, and the
+//!   rest waits until these come back.
+//! - T3: the device has no record of a trim: after a crash the units are free, discarded or not.
 //!
 //! Called by [`Pool::trim`](crate::Pool::trim).
 
@@ -20,26 +19,26 @@ use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::state::State;
 
-/// Units that are taken out at a time.
+/// Most units that are taken at a time.
 pub(super) const AT_ONCE: u64 = 1024;
 
-/// How far a trim is.
+/// Progress of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrimProgress {
-    /// Bytes of the pool that were looked at.
+    /// Bytes of the pool looked at so far.
     pub done_bytes: u64,
     /// Bytes of the pool.
     pub total_bytes: u64,
-    /// Free bytes that were given to the device as such.
+    /// Free bytes that were given back to the device.
     pub trimmed_bytes: u64,
-    /// Free bytes that were not, so that others find space meanwhile.
+    /// Free bytes that were kept, so that others find space meanwhile.
     pub left_bytes: u64,
-    /// It went to the end.
+    /// True if the trim came to the end of the pool.
     pub completed: bool,
 }
 
-/// Free units that lie together: the first, and how many.
+/// Consecutive free units: the first, and their number.
 pub(super) type Run = (u64, u64);
 
 /// Trims all free space.
@@ -53,6 +52,7 @@ pub(crate) fn trim(
             fix: "Nothing is lost by that: the pool uses the space again itself".into(),
         });
     }
+    // Deferred frees that are due come first, so that they are trimmed too.
     pool.let_go();
     let shift = pool.map.geometry.unit_shift;
     let mut at = TrimProgress::default();
@@ -76,8 +76,8 @@ pub(crate) fn trim(
     }
 }
 
-/// Takes free units out from `from` on (T1, T2): them, where to go on, how many were passed over, and how many units
-/// there are.
+/// Takes free units from `from` on (T1, T2). Returns them, the unit at which to go on, the number of units passed over,
+/// and the number of all units.
 fn set_aside(state: &mut State, from: u64) -> (Vec<Run>, u64, u64, u64) {
     let units = &mut state.tree.units;
     let total = units.counts().total;
@@ -87,7 +87,7 @@ fn set_aside(state: &mut State, from: u64) -> (Vec<Run>, u64, u64, u64) {
         let Some(unit) = units.next_free(at) else { return (runs, total, left, total) };
         at = unit + 1;
         if taken == most {
-            // Too little is free: the rest of it goes back when there is more.
+            // `most` is 0 if fewer than four units are free: these are passed over and counted.
             left += u64::from(most == 0);
             if most > 0 {
                 return (runs, unit, left, total);
@@ -101,7 +101,7 @@ fn set_aside(state: &mut State, from: u64) -> (Vec<Run>, u64, u64, u64) {
     (runs, at, left, total)
 }
 
-/// One more unit.
+/// Appends a unit to `runs`.
 pub(super) fn push(runs: &mut Vec<Run>, unit: u64) {
     match runs.last_mut() {
         Some((first, count)) if *first + *count == unit => *count += 1,

@@ -1,14 +1,14 @@
-//! Taking a pool that an older program made to what this one knows.
+//! Upgrades a pool that an older program made to the features of this one.
 //!
-//! Opening a pool changes nothing of its format, so that the program that made it can still open it. What is only safe
-//! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: marks of bad
-//! blocks, identities of volumes, numbers of owners, and copies of the superblock.
+//! Opening a pool changes nothing of its format, so that the program that made it can still open it. A feature that is
+//! only safe if every program that opens the pool has it waits for an upgrade. Owns the list of these features: marks
+//! of bad blocks, identities of volumes, numbers of owners, and copies of the superblock.
 //!
-//! - U1: an upgrade is a checkpoint, and a second one where programs that do not know what it brings must be kept out
-//!   before anything else is changed: cut off anywhere, the pool is the old one, or the new one, or lacks what the next
-//!   upgrade gives.
-//! - U2: without it nothing is written that the older program would refuse or misunderstand, but for the list of
-//!   volumes that may have lost data: that one is to be seen before anybody goes on, and goes when it is acknowledged.
+//! - U1: an upgrade is a checkpoint, and a second one for changes that may begin only when older programs are kept out.
+//!   An upgrade that is cut off leaves the old pool, the new one, or a pool that lacks a feature which the next upgrade
+//!   adds.
+//! - U2: without an upgrade nothing is written that the older program would refuse or misunderstand, except the list of
+//!   volumes that may have lost data: users must see it at once, and acknowledging removes it.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -22,14 +22,14 @@ use crate::state::State;
 use crate::state::account::Spender;
 use sheave_base::status::Status;
 
-/// The marks of bad blocks (contract V16).
+/// Marks of bad blocks (contract V16).
 const MARKS: Upgrade = Upgrade {
     name: "marks",
     lacks: "a block whose checksum was found wrong may count as good after a crash",
     gives: "a block whose checksum was found wrong stays bad, after a crash too, until it is written anew",
 };
 
-/// The identities of volumes. What was made before an upgrade has none after it.
+/// Identities of volumes. Volumes made before an upgrade have none after it.
 const IDENTITIES: Upgrade = Upgrade {
     name: "identities",
     lacks: "two snapshots of one name that were taken in one second, with data in the same places, cannot be told from \
@@ -38,7 +38,7 @@ const IDENTITIES: Upgrade = Upgrade {
             that is killed goes when the pool is opened the next time",
 };
 
-/// The numbers of owners (contract V30).
+/// Numbers of owners (contract V30).
 const OWNERS: Upgrade = Upgrade {
     name: "owners",
     lacks: "two programs that open the pool at the same moment, by two paths to its bytes, may pass for one, and an \
@@ -56,7 +56,7 @@ const COPIES: Upgrade = Upgrade {
             it anew",
 };
 
-/// What the pool lacks.
+/// Returns the features that the pool lacks.
 pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
     let lacks = [
         (sb.checksum != Checksum::None && !sb.marks, &MARKS),
@@ -68,7 +68,7 @@ pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
 }
 
 impl PoolInner {
-    /// Gives the pool what it lacks; what that was. Durable when this returns.
+    /// Gives the pool the features it lacks, durably. Returns them.
     pub(crate) fn upgrade(&self) -> Result<Vec<&'static Upgrade>, PoolError> {
         let _one = self.structural();
         self.check_writable("upgrading the pool")?;
@@ -78,8 +78,8 @@ impl PoolInner {
             return Ok(all);
         }
         let marked = || self.sums.as_ref().map_or_else(Vec::new, |sums| sums.marked_regions());
-        // For each region with marks a page, and an index page above it. There may be more of them each time: the lock
-        // is let go where a checkpoint is written for the room.
+        // Two pages for each region with marks: its own, and an index page above it. The number may grow between calls:
+        // the lock is released where a checkpoint is written to make room.
         let cost = |_: &State| 2 * marked().len() as u64;
         let mut state = self.afford(state, "upgrading the pool", Spender::Table, cost)?;
         if let Some(regions) = state.sums.as_mut().filter(|_| all.contains(&&MARKS)) {
@@ -98,7 +98,7 @@ impl PoolInner {
         self.mark_unsynced();
         drop(state);
         self.durable_at_last("upgrading", self.device.name())?;
-        // Labels that say more than before are written to a pool only that older programs refuse by its superblock.
+        // Only now: labels with new fields may be written only to a pool that older programs refuse by its superblock.
         let mut state = self.lock();
         state.sb.labels_at = state.sb.labels_at.max(1);
         state.next.require();
@@ -107,8 +107,8 @@ impl PoolInner {
         Ok(all)
     }
 
-    /// Takes free units for the copies of the superblock, as near as may be to where a new pool has them. None at all
-    /// where no unit is free at such a place: the pool goes on lacking them.
+    /// Takes free units for the copies of the superblock, as near as possible to their places in a new pool. Returns
+    /// zeroes if no unit is free at a possible place: the pool goes on lacking copies.
     fn make_room_for_copies(&self) -> Result<[u64; COUNT], Status> {
         let first = self.lock().sb.members[0].1;
         let mut places = copy_places(first, self.map.geometry.unit_bytes()).unwrap_or_default();
@@ -130,7 +130,8 @@ impl PoolInner {
         Ok(places)
     }
 
-    /// Takes the free unit that is nearest to a place, with space under it; its address.
+    /// Takes the free unit nearest to `wanted`, and writes to it so that the host has space for it. Returns its
+    /// address.
     fn take_copy_unit(&self, wanted: u64, first_member: u64) -> Result<Option<u64>, Status> {
         let grid = if first_member >= LEAST_ON_GRID { COPY_GRID } else { self.map.geometry.unit_bytes() };
         let mut all: Vec<u64> = (0..first_member / grid).map(|at| at * grid).collect();

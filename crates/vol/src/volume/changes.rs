@@ -1,15 +1,15 @@
-//! What differs between two volumes of a pool, by their maps alone.
+//! Compares two volumes of a pool by their maps alone.
 //!
-//! Owns the comparison and the [`Identity`] of a snapshot. Reads no data: two blocks are the same when they lie in
-//! the same place of the pool, and what has other owners is never written in place (V3 of [`volume`](super)). So
-//! blocks that were written anew with the same bytes count as changed, and so does everything that the first write
-//! after a snapshot copied; [`compare`](super::compare) tells these apart. Any two volumes can be compared, whatever
-//! happened between them: rollbacks, clones, resizes.
+//! Owns the comparison, and the [`Identity`] of a snapshot. Reads no data. Two blocks are the same if they lie in the
+//! same place of the pool: a unit with several owners is never written in place (V3 of [`volume`](super)). So blocks
+//! that were rewritten with the same bytes count as changed, and so does everything that the first write after a
+//! snapshot copied; [`compare`](super::compare) tells these apart. Any two volumes can be compared, whatever happened
+//! between them: rollbacks, clones, resizes.
 //!
-//! - C1: every block that reads differently is told. What both do not have, and what lies beyond the other's end and is
-//!   not written, is not.
-//! - C2: parts of maps that both share are stepped over as a whole, so the work is that of what differs.
-//! - C3: the lock is let go after [`AT_ONCE`] steps.
+//! - C1: every block that reads differently is reported. Blocks that neither volume has are not, nor are unwritten
+//!   blocks beyond the end of the base.
+//! - C2: parts of maps that both share are skipped as a whole, so the work grows with the differences only.
+//! - C3: the lock is released after [`AT_ONCE`] steps.
 
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
@@ -23,10 +23,10 @@ use crate::state::State;
 use crate::state::extent_map::id_of;
 use crate::state::table::{Vol, VolumeCore};
 
-/// Steps under one lock: a unit, or a shared part of a map.
+/// Steps under one hold of the lock; one is an extent within a unit, or a shared part of a map.
 const AT_ONCE: u32 = 4096;
 
-/// The extents of `core` in a range, as far as they differ from those of `base`.
+/// Returns the extents of `core` in a range that differ from those of `base`.
 pub(super) fn changes(
     pool: &PoolInner,
     core: &Arc<VolumeCore>,
@@ -44,7 +44,8 @@ pub(super) fn changes(
     all
 }
 
-/// The number of a snapshot, by which [`compare`](super::compare) finds it again.
+/// Returns the number of a snapshot, by which [`compare`](super::compare) finds it again. Refuses other volumes, and
+/// damaged maps.
 pub(super) fn snapshot_number(pool: &PoolInner, name: &str) -> Result<u32, PoolError> {
     let state = pool.lock();
     let vol = state.table.named(name)?;
@@ -58,7 +59,8 @@ pub(super) fn snapshot_number(pool: &PoolInner, name: &str) -> Result<u32, PoolE
     Ok(vol.id)
 }
 
-/// Names of the snapshots of the same family, the newest first; of those of a snapshot, the older ones.
+/// Returns the names of at most `most` snapshots of the same family, the newest first; for a snapshot, only the older
+/// ones.
 pub(super) fn bases(pool: &PoolInner, core: &VolumeCore, most: usize) -> Vec<String> {
     let state = pool.lock();
     let family = state.table.get(core.id).map(|vol| vol.family);
@@ -68,7 +70,7 @@ pub(super) fn bases(pool: &PoolInner, core: &VolumeCore, most: usize) -> Vec<Str
     whole.take(most).map(|vol| vol.name.clone()).collect()
 }
 
-/// The snapshot of this number, which is there at least until the lock is let go.
+/// Returns the snapshot of this number. It cannot be deleted before the lock is released.
 pub(super) fn snapshot_of(state: &State, number: u32) -> Result<&Arc<VolumeCore>, PoolError> {
     let vol = state.table.get(number).filter(|vol| vol.is_shown());
     let Some(vol) = vol else { return Err(PoolError::NoVolume { name: format!("number {number}") }) };
@@ -82,7 +84,7 @@ fn check_whole(vol: &Vol) -> Result<(), PoolError> {
     Err(PoolError::DamagedMap { what, volume: vol.name.clone(), damage })
 }
 
-/// Adds the changes of a range, as far as [`AT_ONCE`] steps go. Returns where that is.
+/// Appends the changes of a range to `all`, for [`AT_ONCE`] steps at most. Returns the position it came to.
 fn some_changes(
     pool: &PoolInner,
     state: &State,
@@ -106,7 +108,7 @@ fn some_changes(
     at
 }
 
-/// Adds an extent to those that were found before it.
+/// Appends `extent` to `all`, or lengthens the last extent if `extent` continues it.
 pub(super) fn add(all: &mut Vec<Extent>, extent: Extent) {
     match all.last_mut() {
         Some(last) if continues(last, &extent) => last.len += extent.len,
@@ -119,8 +121,8 @@ fn continues(last: &Extent, next: &Extent) -> bool {
     last.pos + last.len == next.pos && last.kind == next.kind && last.shared == next.shared && in_place
 }
 
-/// The end of a part of the map that both have, if `pos` lies in one (C2). What reaches beyond the end of the base is
-/// looked at block by block.
+/// Returns the end of the part of the map that both share, if `pos` lies in one (C2). `None` if that part reaches
+/// beyond the end of the base: it is compared step by step.
 pub(super) fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore, pos: u64) -> Option<u64> {
     let geometry = &pool.map.geometry;
     let unit = pos >> geometry.unit_shift;
@@ -138,17 +140,16 @@ pub(super) fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore,
     (same && end <= base.size()).then_some(end)
 }
 
-/// One step of a comparison.
 pub(super) struct Step {
     /// The extent, if it differs.
     pub(super) extent: Option<Extent>,
-    /// Where the base has its data of this extent, if both have data.
+    /// Address of the base's data for this extent, if both have data.
     pub(super) before: Option<u64>,
-    /// Where the next step begins.
+    /// Position at which the next step begins.
     pub(super) end: u64,
 }
 
-/// The step at `pos`, by the maps.
+/// Compares the extents at `pos` by the maps.
 pub(super) fn changed_at(
     pool: &PoolInner,
     state: &State,
@@ -176,9 +177,9 @@ pub(super) fn changed_at(
     }
 }
 
-/// Of a volume as it is.
+/// Computes the identity of a volume as it is now.
 pub(super) fn identity(pool: &PoolInner, core: &Arc<VolumeCore>) -> Identity {
-    /// Bytes of a volume looked at in one go: bounds the memory for their extents.
+    /// Bytes of a volume whose extents are listed at once; bounds the memory for them.
     const WINDOW: u64 = 16 << 30;
     let size = core.size();
     let (mut written, mut layout) = (0, LAYOUT_SEED);
@@ -204,14 +205,15 @@ pub(super) fn identity(pool: &PoolInner, core: &Arc<VolumeCore>) -> Identity {
     let state = pool.lock();
     let vol = state.table.get(core.id);
     let created = vol.map_or(0, |vol| vol.created);
-    // A volume that is written holds other things later, under the same identity.
+    // Snapshots only: a volume that is written holds other data later, under the same identity.
     let unique = vol.and_then(Vol::identity).filter(|_| core.snapshot);
     Identity { pool: state.sb.pool, volume: core.id, created, size, written, layout: mix(layout, run), unique }
 }
 
 const LAYOUT_SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// One more written range, by FNV-1a over its 16 bytes: the hash travels in files, so it must not depend on a library.
+/// Hashes one more written range, by FNV-1a over its 16 bytes: the hash travels in files, so it must not depend on a
+/// library.
 fn mix(hash: u64, (start, end): (u64, u64)) -> u64 {
     let bytes = start.to_le_bytes().into_iter().chain(end.to_le_bytes());
     bytes.fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

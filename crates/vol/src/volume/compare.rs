@@ -1,21 +1,20 @@
-//! What differs between two volumes of a pool, by their bytes where maps cannot tell.
+//! Compares two volumes of a pool by their bytes where their maps cannot tell.
 //!
 //! The first write to a part of a unit that a snapshot shares copies all of the unit, and its group
-//! ([`relocate`](super::relocate)). Maps call all of that changed, up to 64 times as much as was written. Here such
-//! blocks are compared: those that read the same in both volumes are left out.
+//! ([`relocate`](super::relocate)). By the maps all of that has changed, up to 64 times as much as was written. Here
+//! such blocks are compared, and those that read the same in both volumes are left out.
 //!
-//! Owns what is read, and what proves that two blocks are the same. An increment that lacks a changed block is a backup
-//! that is wrong, so:
+//! Owns what is read, and what proves that two blocks are the same. An increment that lacks a changed block is a wrong
+//! backup, so:
 //!
-//! - D1: a block is left out only when its bytes were read on both sides and are the same. Checksums that differ prove
-//!   that blocks differ, and spare the reading; checksums that are the same prove nothing, for a CRC can be made to
-//!   collide.
+//! - D1: a block is left out only if its bytes were read on both sides and are the same. Checksums that differ prove
+//!   that blocks differ, and save the reads. Equal checksums prove nothing, since a CRC can be made to collide.
 //! - D2: a block that cannot be read, is marked bad, or does not match its own checksum counts as changed. Whoever
-//!   reads it then is told what is wrong with it.
-//! - D3: only blocks are read that both volumes have, in different places. What lies in one place, or in one volume
-//!   alone, is decided by the maps.
-//! - D4: units that are read stay what they are meanwhile: the I/O is counted in the grace of both volumes before the
-//!   lock is let go under which the units were found.
+//!   reads it then gets the error.
+//! - D3: only blocks are read that both volumes have, in different places. The maps decide about data that lies in one
+//!   place, or in one volume alone.
+//! - D4: units keep their contents while they are read: the I/O is counted in the graces of both volumes before the
+//!   lock is released under which the units were found.
 //!
 //! One batch of [`BATCH`] bytes of either side is read at a time, and nothing is held between batches.
 
@@ -35,18 +34,19 @@ use crate::state::table::VolumeCore;
 
 /// Bytes of one side after which a batch is compared.
 const BATCH: u64 = 1 << 20;
-/// Steps of a batch at most, all under one lock.
+/// Most steps of a batch, all under one hold of the lock.
 const STEPS: u32 = 4096;
 
 /// The volume that another is compared with.
 pub(super) enum Base<'a> {
-    /// It is open, so it stays.
+    /// An open volume, which cannot be deleted meanwhile.
     Open(&'a Arc<VolumeCore>),
     /// The snapshot of this number, which may be deleted between two batches.
     Snapshot(u32),
 }
 
-/// The differences of a range, as far as `go_on` lets it go, which sees before each batch what was found until then.
+/// Returns the differences of a range. Calls `go_on` before each batch with the result so far; false ends the
+/// comparison.
 pub(super) fn differences(
     pool: &PoolInner,
     core: &Arc<VolumeCore>,
@@ -80,21 +80,21 @@ struct Comparison<'a> {
     pool: &'a PoolInner,
     core: &'a VolumeCore,
     base: &'a VolumeCore,
-    /// The number of the base, if it may go.
+    /// Number of the base, if it is a snapshot that may be deleted meanwhile.
     snapshot: Option<u32>,
-    /// In the graces of both.
+    /// A seat in the grace of each volume.
     seats: [Seat; 2],
-    /// Memory for a batch of both sides, once something is to be read.
+    /// Memory for a batch of both sides, allocated when something must be read.
     sweep: Option<Sweep>,
 }
 
-/// What maps call different in one part of the volumes.
+/// Extents in one part of the volumes that differ by the maps.
 struct Batch {
-    /// Extents, each with the place of the base's data where both have data.
+    /// The extents, each with the address of the base's data if both volumes have data.
     found: Vec<(Extent, Option<u64>)>,
-    /// The byte at which the next batch begins.
+    /// Position at which the next batch begins.
     upto: u64,
-    /// The count in either grace, if something may have to be read (D4).
+    /// Counts in both graces, taken if something may have to be read (D4).
     pinned: Option<[Phase; 2]>,
 }
 
@@ -115,7 +115,7 @@ impl Comparison<'_> {
         let mut bytes = 0;
         let state = self.pool.lock();
         if let Some(number) = self.snapshot {
-            // The map of a snapshot that is there now stays what it is until the lock is let go.
+            // The map of a snapshot that exists now cannot change before the lock is released.
             snapshot_of(&state, number)?;
         }
         for _ in 0..STEPS {
@@ -149,12 +149,12 @@ impl Comparison<'_> {
         self.seats.iter().zip(phases).for_each(|(seat, phase)| seat.uncount(phase));
     }
 
-    /// Adds what differs of a batch; the bytes that were read for it.
+    /// Appends what differs in a batch to `told`. Returns the bytes that were read.
     fn settle(&mut self, batch: &Batch, told: &mut Vec<Extent>) -> Result<u64, Status> {
         let pairs = batch.found.iter().flat_map(|(extent, before)| before.map(|before| pairs_of(*extent, before)));
         let pairs: Vec<Pair> = pairs.flatten().filter(|pair| self.may_be_same(pair)).collect();
         let same = self.read_and_compare(&pairs)?;
-        // Both are in the order of the volume.
+        // Pairs and extents are both in the order of the volume.
         let mut same = pairs.iter().zip(same).filter(|(_, same)| *same).map(|(pair, _)| pair.now).peekable();
         for (extent, before) in &batch.found {
             if before.is_none() {
@@ -162,6 +162,7 @@ impl Comparison<'_> {
                 continue;
             }
             for part in blocks_of(*extent) {
+                // A pair has the address of its whole block.
                 if same.next_if_eq(&(part.addr & !(BLOCK_BYTES - 1))).is_none() {
                     add(told, part);
                 }
@@ -171,22 +172,23 @@ impl Comparison<'_> {
         Ok(2 * pairs.len() as u64 * BLOCK_BYTES)
     }
 
-    /// False when the checksums prove that the blocks differ, or one is known to be bad (D1, D2).
+    /// Returns false if checksums prove that the blocks differ, or one is known to be bad (D1, D2).
     fn may_be_same(&self, pair: &Pair) -> bool {
         let Some(sums) = &self.pool.sums else { return true };
         let (now, before) = (pair.now >> BLOCK_SHIFT, pair.before >> BLOCK_SHIFT);
         let sum = sums.get(now);
-        // The checksum of a block of which only a part counts says nothing of that part.
+        // A checksum is of the whole block and proves nothing about a part.
         let differ = sum != sums.get(before) && (pair.from, pair.to) == (0, BLOCK);
         sum.is_some() && !differ && !sums.is_marked(now) && !sums.is_marked(before)
     }
 
-    /// Whether the blocks of each pair are the same.
+    /// Reads the blocks of all pairs. Returns for each pair whether its blocks are the same.
     fn read_and_compare(&mut self, pairs: &[Pair]) -> Result<Vec<bool>, Status> {
         if pairs.is_empty() {
             return Ok(Vec::new());
         }
-        // A range may begin and end within a block.
+        // A batch ends with the step that fills it, so it may be longer by a unit. Plus two: a range may begin and end
+        // within a block.
         let most = ((BATCH + self.pool.map.geometry.unit_bytes()) >> BLOCK_SHIFT) + 2;
         let sweep = match &mut self.sweep {
             Some(sweep) => sweep,
@@ -210,7 +212,7 @@ impl Comparison<'_> {
     }
 }
 
-/// The parts of an extent that lie in one block each.
+/// Splits an extent at block boundaries.
 fn blocks_of(extent: Extent) -> impl Iterator<Item = Extent> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -226,7 +228,7 @@ fn blocks_of(extent: Extent) -> impl Iterator<Item = Extent> {
 
 fn pairs_of(extent: Extent, before: u64) -> impl Iterator<Item = Pair> {
     blocks_of(extent).map(move |part| {
-        // Units begin at blocks, so a place is as far into its block on either side.
+        // Units begin at block boundaries, so a place has the same offset in its block on either side.
         let from = (part.addr % BLOCK_BYTES) as usize;
         let now = part.addr - from as u64;
         let before = before + (part.addr - extent.addr) - from as u64;

@@ -1,13 +1,14 @@
 //! Writes beyond the end of a volume that grows.
 //!
-//! Owns what such a write is given, and the size that it leaves. Space beyond the end is given without written bits, as
-//! anywhere; the end of the write sets the bits and raises the size, under one lock, and both are recorded by one
-//! commit. So nobody, before a crash or after it, sees a size without the data up to it.
+//! Owns the space that such a write is given, and the size that it leaves. Space beyond the end is given without
+//! written bits, as anywhere. The end of the write sets the bits and raises the size under one hold of the lock, and
+//! one commit records both. So the size never covers data that is not there, before a crash or after it.
 //!
-//! - E1: the size is raised by bits that were set beyond it, never by a write that failed or lost its space to a cut.
-//! - E2: sizes are whole blocks, so no block has bytes on both sides of the end. What lies between the old end and a
-//!   write far beyond it has no bits, and reads as zeroes.
-//! - E3: while the volume is being cut nothing beyond the new end gets bits: such a write came before the cut.
+//! - E1: only bits that were set beyond the size raise it. A write that failed or lost its space to a cut does not.
+//! - E2: sizes are whole blocks, so no block has bytes on both sides of the end. Between the old end and a write far
+//!   beyond it no bits are set, and it reads as zeroes.
+//! - E3: while the volume is being cut nothing beyond the new end gets bits: a write that ends there began before the
+//!   cut.
 //! - E4: a copy whose point in time is not fixed grows with its source.
 
 use sheave_base::status::Status;
@@ -21,13 +22,13 @@ use crate::state::State;
 use crate::state::extent_map::Entry;
 
 impl Volume {
-    /// The bytes of its blocks: those of the pool, or those by which it grows (E2).
+    /// Returns the block size of the volume: the pool's, or that by which the volume grows (E2).
     pub(super) fn block(&self) -> u64 {
         let block = self.pool.block_bytes();
         if self.core.grows { block.max(BLOCK_BYTES) } else { block }
     }
 
-    /// `map` for a range that does not lie in the volume as a whole.
+    /// Does the work of `map` for a range that does not lie in the volume as a whole.
     pub(super) fn extend(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
         if intent == Intent::Write {
             self.note_write()?;
@@ -36,7 +37,7 @@ impl Volume {
         self.map_other(None, pos, len, intent)
     }
 
-    /// Of `len` bytes from `pos`, those before the most that the volume may have. Parts of blocks are refused (E2).
+    /// Returns how many of `len` bytes from `pos` lie before the volume's largest size. Refuses parts of blocks (E2).
     fn cut_off(&self, pos: u64, len: u64) -> Result<u64, Status> {
         if (pos | len) & (BLOCK_BYTES - 1) != 0 {
             return Err(Status::Invalid);
@@ -45,7 +46,7 @@ impl Volume {
         if left == 0 { Err(Status::FileTooBig) } else { Ok(len.min(left)) }
     }
 
-    /// `map_blocking` for a writer, anywhere in a volume that grows.
+    /// Does the work of `map_blocking` for a writer, anywhere in a volume that grows.
     pub(super) fn extend_blocking(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
         let mapping = self.make_writable(pos, self.cut_off(pos, len)?, may_block);
         if mapping == Err(Status::NoSpc) {
@@ -54,38 +55,40 @@ impl Volume {
         mapping
     }
 
-    /// Where the last bit may be that the end of a write sets (E3).
+    /// Returns the position up to which the end of a write may set bits (E3).
     pub(super) fn end_for_writes(&self, state: &State) -> u64 {
         let cutting = state.table.is_cutting(self.core.id);
         if self.core.grows && !cutting { u64::MAX } else { self.core.size().next_multiple_of(BLOCK_BYTES) }
     }
 
-    /// Bits have been set up to `end`, and their units listed for the next commit; so is the size (E1).
+    /// Called when bits were set up to `end` and their units were listed for the next commit. Raises the size to `end`
+    /// and lists it for the same commit (E1).
     pub(super) fn raise(&self, state: &mut State, end: u64) {
         if !self.core.grows || end <= self.core.size() {
             return;
         }
         state.raise(self.core.id, end);
         state.list_grown(self.core.id);
-        // Before a copy is born its size is in no record but that of its birth.
+        // The record of the copy's birth has its size, so the copy needs no record of its own.
         let copy = state.table.get(self.core.id).and_then(|vol| vol.settling).filter(|id| *id != self.core.id);
         if let Some(copy) = copy {
             state.raise(copy, end);
         }
     }
 
-    /// Gives back the space beyond the end that no write under way has. A write that found the pool full leaves what
-    /// it was given before.
+    /// Gives back the space beyond the end that no write in flight uses. Called for a write that found the pool full:
+    /// that write leaves behind the space that it was given before.
     ///
-    /// The units are recalled first, so that who wants one from then on marks it again. `RECALLED` stays where a write
-    /// is in one, also when the wait for it fails: writes that end meanwhile may raise the size over a unit, and holes
-    /// and cuts then must know of the others that are under way there.
+    /// The units are recalled first (`RECALLED`), so that a writer that wants one from then on marks it again. The
+    /// flag stays if a write to the unit is in flight, also if the wait for it fails: writes that end meanwhile may
+    /// raise the size over the unit, and holes and cuts must then find out that others are in flight there.
     fn give_back(&self, may_block: &MayBlock) -> Result<(), Status> {
         loop {
             let mut state = self.quiet(may_block, |_| 0)?;
             match state.table.get_mut(self.core.id) {
                 None => return Ok(()),
-                // It takes `HANDED` off, and keeps what gets that again: nobody else may take it off meanwhile.
+                // One thread at a time: it clears `HANDED` and keeps the units that get the flag again, so no other
+                // thread may clear the flag meanwhile.
                 Some(vol) if vol.giving_back => drop(self.pool.wait(state)),
                 Some(vol) => {
                     vol.giving_back = true;
@@ -118,19 +121,19 @@ impl Volume {
             return Ok(());
         }
         self.wait_for_writers(may_block)?;
-        // For each leaf itself, and an index node.
+        // Two pages for each: the leaf itself, and an index node.
         let nodes = 2 * leaves.len() as u64;
         let mut state = self.quiet(may_block, |state| nodes + state.cost_of_units(self.core.id, 0, 0))?;
         self.each_beyond(&mut state, |volume, state, unit| {
             match state.find(volume.core.id, unit) {
-                // Whoever was given it meanwhile has marked it again.
+                // A writer that was given the unit meanwhile has marked it again.
                 Some((_, entry)) if !entry.any(Entry::HANDED) => state.unmap_units(&volume.core, unit, 1),
                 _ => Ok(()),
             }
         })
     }
 
-    /// The units beyond the end that have space, under the lock.
+    /// Calls `each` for the units beyond the end that have space. Called under the lock.
     fn each_beyond(
         &self,
         state: &mut State,
@@ -155,7 +158,8 @@ impl Volume {
 }
 
 impl State {
-    /// A volume has at least so many bytes. A bound that was lowered while writes were under way gives way to them.
+    /// Raises the size to `size` if it is less, and the largest size with it: that may have been lowered while writes
+    /// were in flight.
     fn raise(&mut self, id: u32, size: u64) {
         if let Some(vol) = self.table.get(id) {
             vol.core.set_max_size(vol.core.max_size().max(size));

@@ -2,20 +2,20 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`write`](mod@write) | what a write finds missing: space, a way of its own, a whole first block |
-//! | [`relocate`] | copies of units that others have too |
+//! | [`write`](mod@write) | the slow half of a write: space, an unshared path through the map, a written first block |
+//! | [`relocate`] | copies of units that other volumes share |
 //! | [`extend`] | writes beyond the end |
 //! | [`punch`] | holes and zeroes |
-//! | [`report`] | extents, and what a volume takes |
-//! | [`changes`] | what differs between two volumes, by their maps |
+//! | [`report`] | extents, and the space that a volume takes |
+//! | [`changes`] | the differences of two volumes, by their maps |
 //! | [`compare`] | the same, by their bytes where maps cannot tell |
 //!
-//! Owns the quick answers. Reads, and writes to what is written and not shared, take no lock and allocate nothing.
+//! Owns the fast path: reads, and writes to written and unshared units, take no lock and allocate nothing.
 //!
 //! - V1: unwritten space reads as zeroes: only blocks whose bit is set are read from the device.
 //! - V2: a bit is set after the data of its block is on the device.
-//! - V3: a unit that others have too is never written to.
-//! - V4: no block beyond the end is written, but for those that a smaller size is just cutting off.
+//! - V3: a unit that another volume or snapshot shares is never written to.
+//! - V4: no block beyond the end is written, except those that a smaller size is just cutting off.
 
 mod changes;
 mod compare;
@@ -50,7 +50,7 @@ use crate::state::table::{OpenToken, VolumeCore};
 
 pub(crate) use report::usage;
 
-/// Opens a volume or snapshot; all openings are the same object.
+/// Opens a volume or snapshot. All openings share one `VolumeCore`.
 pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, PoolError> {
     let mut state = pool.lock();
     if matches!(state.phase, Phase::Closing | Phase::Closed) {
@@ -69,7 +69,8 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
     Ok(Volume::new(Arc::clone(pool), core, open, read_only))
 }
 
-/// A pool that was copied to a device with larger blocks may have volumes that end within one: no I/O reaches that end.
+/// Refuses a size that is no multiple of the device's block: no I/O reaches such an end. A pool that was copied to a
+/// device with larger blocks may have such volumes.
 fn check_end(pool: &PoolInner, name: &str, size: u64) -> Result<(), PoolError> {
     let block = pool.block_bytes();
     if size.is_multiple_of(block) {
@@ -84,19 +85,20 @@ fn check_end(pool: &PoolInner, name: &str, size: u64) -> Result<(), PoolError> {
     })
 }
 
-/// An open volume or snapshot. Clones are the same volume. To use it in a ring: `ring.attach_file(Arc::new(volume))`.
+/// An open volume or snapshot. Clones of the handle are the same volume. To use it in a ring:
+/// `ring.attach_file(Arc::new(volume))`.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Goes before the pool: its drop waits for the pool's thread. `None`: an opening that failed has dropped it.
+    /// Declared before `pool`, so that it is dropped first: its drop waits for the pool's thread. `None`: an opening
+    /// that failed has dropped it.
     _keeper: Option<std::sync::Arc<Keeper>>,
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
-    /// The pool's.
     alarm: Arc<FlushAlarm>,
     read_only: bool,
     /// The pool keeps checksums of data.
     summed: bool,
-    /// Held, not looked at: the table has a weak one.
+    /// Held to keep the volume open: the table has only a weak reference.
     _open: std::sync::Arc<OpenToken>,
 }
 
@@ -107,46 +109,46 @@ impl Volume {
         Volume { _keeper: pool.keeper.upgrade(), core, pool, alarm, read_only, summed, _open: open }
     }
 
-    /// Its name, now.
+    /// Returns the volume's current name.
     pub fn name(&self) -> String {
         self.pool.lock().table.get(self.core.id).map(|vol| vol.name.clone()).unwrap_or_default()
     }
 
-    /// What rings have done on it since its pool was opened, all of them together, and where the time of that went. Any
-    /// thread may ask, at any time.
+    /// Returns the counters of the volume's I/O by all rings together since the pool was opened, and where the time of
+    /// these I/Os went. May be called by any thread at any time.
     pub fn io_counts(&self) -> IoCounts {
         self.core.io.counts()
     }
 
-    /// The last slow I/Os on it, the oldest first, as the rings that have it open keep them. Any thread may ask; it
-    /// walks the map of the volume if it must find out where some of them lie.
+    /// Returns the last slow I/Os that were recorded by the rings that have the volume open, the oldest first. May be
+    /// called by any thread. Walks the volume's map if it must find the positions of some of them.
     pub fn slow_ios(&self) -> Vec<SlowIo> {
         let mut ios = self.core.io.slow_ios();
         self.locate(&mut ios);
         ios
     }
 
-    /// The extents of a range, merged where they continue each other on the device; holes included.
+    /// Returns the extents of a range, holes included, merged where they continue each other on the device.
     pub fn extents(&self, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
         Ok(report::extents(&self.pool, &self.core, pos, len))
     }
 
-    /// The extents of a range as far as they differ from those of `base`, a volume or snapshot of the same pool:
-    /// what reads differently, and what was written anew. Maps are compared, no data is read. What was data and is a
-    /// hole now is told as a hole; nothing is told beyond this volume's end, and of what lies beyond the base's only
-    /// data.
+    /// Returns the extents of a range that differ from those of `base`, a volume or snapshot of the same pool: what
+    /// reads differently, and what was written anew. Compares the maps and reads no data. Data that became a hole is
+    /// reported as a hole. Nothing is reported beyond this volume's end, and only data beyond the end of `base`.
     pub fn changes_since(&self, base: &Volume, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
         self.check_pool_of(base)?;
         Ok(changes::changes(&self.pool, &self.core, &base.core, pos, len))
     }
 
-    /// As [`Volume::changes_since`], without what reads the same: where both volumes have data in different places, as
-    /// after the copy that a write to a part of a shared unit makes, blocks are compared. What the checksums of a pool
-    /// prove to differ is not read, nor is what lies in one place or in one of the volumes alone. A block that cannot
-    /// be read, or is not what was written, is told as different.
+    /// Like [`Volume::changes_since`], but leaves out what reads the same. Where both volumes have data in different
+    /// places, as after a write to a part of a shared unit, which copies the unit, blocks are compared. Data is not
+    /// read where checksums prove that it differs, where both volumes have it in one place, or where only one of them
+    /// has it. A block that cannot be read or does not match its checksum counts as different.
     ///
-    /// Blocks; one MiB of either volume is read at a time. `go_on` hears before each where it begins, and ends the
-    /// comparison by `false`. A volume that is written meanwhile is compared as each of its blocks was at some moment.
+    /// Blocks the calling thread, and reads one MiB of either volume at a time. Calls `go_on` before each with the
+    /// position at which it begins; `false` ends the comparison. If a volume is written meanwhile, each of its blocks
+    /// is compared as it was at some moment.
     pub fn differences_since(
         &self,
         base: &Volume,
@@ -169,29 +171,29 @@ impl Volume {
         })
     }
 
-    /// Names of the snapshots that changes of this volume are asked for since, the newest first, at most so many: those
-    /// of the same family; of a snapshot's, the ones that are older than it.
+    /// Returns the names of at most `most` snapshots since which changes of this volume can be listed, the newest
+    /// first: those of the same family; for a snapshot, only the older ones.
     #[doc(hidden)]
     pub fn bases(&self, most: usize) -> Vec<String> {
         changes::bases(&self.pool, &self.core, most)
     }
 
-    /// The [number](crate::VolumeInfo::id) of a snapshot of the pool, for [`Volume::differences_since_number`].
+    /// Returns the [number](crate::VolumeInfo::id) of a snapshot of the pool, for [`Volume::differences_since_number`].
     ///
     /// # Errors
     ///
-    /// Of what is no snapshot, or has a damaged map.
+    /// If `name` is not a snapshot, or its map is damaged.
     #[doc(hidden)]
     pub fn snapshot_number(&self, name: &str) -> Result<u32, PoolError> {
         changes::snapshot_number(&self.pool, name)
     }
 
-    /// Compares like [`Volume::differences_since`], with the snapshot of this number. The snapshot is not kept open: it
-    /// may be renamed or deleted at any time. `go_on` sees before each MiB what was found until then.
+    /// Compares with the snapshot of this number, like [`Volume::differences_since`]. The snapshot is not kept open: it
+    /// may be renamed or deleted at any time. `go_on` is given the result so far before each MiB.
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoVolume`] when the snapshot is gone.
+    /// [`PoolError::NoVolume`] if the snapshot is gone.
     #[doc(hidden)]
     pub fn differences_since_number(
         &self,
@@ -203,18 +205,17 @@ impl Volume {
         compare::differences(&self.pool, &self.core, &compare::Base::Snapshot(snapshot), (pos, len), go_on)
     }
 
-    /// What it is beside its name, as [diffs](crate::rbd_diff) carry it. Walks its map.
+    /// Returns the identity that [diffs](crate::rbd_diff) carry beside the name. Walks the map.
     pub fn identity(&self) -> Identity {
         changes::identity(&self.pool, &self.core)
     }
 
-    /// Whose I/O holds up those who wait for this volume, the longest in the way first: what to look at after a hole
-    /// was refused with `ETIMEDOUT`. Empty when nobody waits.
+    /// Returns the holders of I/O that holds up waiters on this volume, the longest first. Look here after a hole was
+    /// refused with `ETIMEDOUT`. Empty if nothing waits.
     pub fn holders(&self) -> Vec<Holder> {
         self.core.top.grace().holders()
     }
 
-    /// Whether the range lies in the volume.
     #[inline(always)]
     fn fits(&self, pos: u64, len: u64) -> bool {
         let size = self.core.size();
@@ -269,7 +270,8 @@ impl File for Volume {
             self.note_write()?;
         }
         match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
-            // Made where the caller wants it: going through `map_summed` would copy it, and wait for its own stores.
+            // Built in place for the caller: passing it through `map_summed` would copy it and stall on the stores just
+            // made.
             Some(mapping) if !self.summed => Ok(mapping),
             plain => self.map_other(plain, pos, len, intent),
         }
@@ -312,7 +314,8 @@ impl File for Volume {
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
-        // Of a range that a smaller size has cut through, what is left is made ready: `map` would ask for that again.
+        // A smaller size may have cut through the range. Only what is left is made ready: that is what `map` would ask
+        // for.
         let inside = if self.core.grows { len } else { len.min(self.core.size().saturating_sub(pos)) };
         if intent == Intent::Read || inside == 0 || self.read_only {
             return self.map(pos, len, intent);
@@ -338,8 +341,8 @@ impl File for Volume {
 
     #[inline]
     fn needs_sync(&self) -> bool {
-        // Relaxed: whoever asks has seen its own writes end, which set it before they did. With an alarm that rings a
-        // flush of the device says nothing.
+        // Relaxed: the caller has seen its own writes end, which set it before they did. While the alarm rings a flush
+        // of the device proves nothing, so the pool must be synced.
         self.pool.unsynced.load(Ordering::Relaxed) || self.alarm.epoch() == FlushAlarm::RINGING
     }
 
@@ -355,19 +358,19 @@ impl File for Volume {
         if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 || !in_blocks {
             return Err(Status::Invalid);
         }
-        // Both leave holes: what is not there reads as zeroes and takes no space.
+        // Both modes leave holes: unmapped space reads as zeroes and takes no room.
         if !matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange) {
             return Err(Status::NotSupp);
         }
         self.note_write()?;
         self.punch(pos, len, may_block)?;
-        // A commit that was under way meanwhile may have taken none of it.
+        // Noted again: a commit that ran meanwhile may have covered none of the punch.
         self.note_write()
     }
 }
 
 impl Volume {
-    /// Before a change of it: the volume may lose something from now on.
+    /// Called before each change of the volume: notes that from now on a failed flush may lose data of it.
     #[cold]
     #[inline(never)]
     fn note_write(&self) -> Result<(), Status> {
@@ -377,7 +380,7 @@ impl Volume {
         self.core.note_write(&self.alarm)
     }
 
-    /// What is not plain, or has checksums.
+    /// Slow half of `map`: ranges that `lookup_plain` does not answer, and pools with checksums.
     #[inline(never)]
     fn map_other(&self, plain: Option<Mapping>, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
         let mapping = match plain {
@@ -387,7 +390,7 @@ impl Volume {
         if self.summed { self.map_summed(mapping, intent) } else { mapping }
     }
 
-    /// Holes, parts of units, shared ones, long ranges.
+    /// Looks up holes, parts of units, shared units and long ranges.
     fn map_far(&self, pos: u64, len: u64, write: bool) -> Result<Mapping, Status> {
         if !write {
             return self.pool.map.lookup_read_far(&self.core.top, pos, len);
@@ -398,7 +401,8 @@ impl Volume {
         }
     }
 
-    /// A range that does not lie in the volume as a whole.
+    /// Maps a range that does not lie in the volume as a whole: the part before the end, or all of it if the volume
+    /// grows.
     #[cold]
     fn map_beyond(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
         if self.core.grows && len != 0 {
@@ -413,8 +417,8 @@ impl Volume {
 }
 
 impl Volume {
-    /// A mapping of a pool with checksums; `Again` for a writer whose region is not open. A write ends with its region:
-    /// the next one may be closed.
+    /// Completes a mapping of a pool with checksums. A write ends with its region, since the next region may be closed.
+    /// `Again` for a writer whose region is not open.
     #[cold]
     fn map_summed(&self, mapping: Result<Mapping, Status>, intent: Intent) -> Result<Mapping, Status> {
         let mapping = mapping?;
@@ -430,7 +434,7 @@ impl Volume {
 
 #[cfg(test)]
 impl Volume {
-    /// The pool, for tests of what is under it.
+    /// Returns the pool, for tests of the layers below.
     pub(crate) fn pool(&self) -> &Arc<PoolInner> {
         &self.pool
     }

@@ -1,13 +1,13 @@
 //! Holes: discard, write-zeroes, punch hole.
 //!
-//! Owns giving space back. Whole units become holes; of others the blocks lose their bits, and the unit goes with the
-//! last of them; of blocks that are covered in part, the part is zeroed by writing.
+//! Owns giving space back. Whole units become holes. In other units the covered blocks lose their bits, and the unit is
+//! given back with its last block. In blocks that are covered in part, the part is zeroed by writing.
 //!
-//! - H1: blocks outside the range keep what they have, and writes to them that are under way are not lost.
-//! - H2: it goes on in pieces, so that nobody waits long for the lock.
-//! - H3: a last block that the volume's end lies in loses its bit only while the volume ends there.
-//! - H4: a hole waits for the copies of units that are under way when it comes, and for none that begin after it: they
-//!   wait until it has the lock. It holds nothing meanwhile that those under way could want.
+//! - H1: blocks outside the range keep their data, and writes to them that are in flight are not lost.
+//! - H2: the work is done in pieces, so that nobody waits long for the lock.
+//! - H3: if the volume ends within its last block, that block loses its bit only while the volume still ends there.
+//! - H4: a hole waits for the copies of units that are in flight when it comes. Copies that would begin later wait
+//!   until the hole has had the lock. While it waits it holds nothing that copies in flight could need.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -23,17 +23,17 @@ use crate::state::extent_map::Entry;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 
-/// What has become of whole blocks that were to lose what they have.
+/// Result of punching whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Punched {
     Done,
-    /// Not all of them have: the last one reaches beyond the end that was asked for, and the volume does not end there
-    /// any more. What lies behind that end may have been written.
+    /// Not all blocks were punched: the last one reaches beyond the end that was asked for, and the volume no longer
+    /// ends there. The bytes behind that end may have been written.
     EndMoved,
 }
 
 impl Volume {
-    /// Makes `pos..pos + len` read as zeroes and gives back what it can.
+    /// Makes `pos..pos + len` read as zeroes and gives back the space that it can.
     pub(crate) fn punch(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
         let end = pos + len;
         let (first, last) = (pos.next_multiple_of(BLOCK), end & !(BLOCK - 1));
@@ -43,7 +43,8 @@ impl Volume {
         if pos < first {
             self.zero_part(pos, first - pos, may_block)?;
         }
-        // What lies behind the end of the volume belongs to its last block.
+        // If the range ends where the volume does, the bytes behind the end belong to no other block: the last is
+        // punched whole.
         let mut last = if end == self.size() { end.next_multiple_of(BLOCK) } else { last };
         if last < end {
             self.zero_part(last, end - last, may_block)?;
@@ -54,6 +55,7 @@ impl Volume {
             if may_block.is_cancelled() {
                 return Err(Status::Canceled);
             }
+            // H2: one slot of the map at a time.
             let stop = ((at | (slot - 1)) + 1).min(last);
             match self.punch_blocks(at, stop, end, may_block)? {
                 Punched::Done => at = stop,
@@ -70,14 +72,13 @@ impl Volume {
         self.core.size()
     }
 
-    /// Whether `to`, up to which whole blocks are to lose what they have, is too far: beyond `end`, up to which
-    /// somebody wants that, and the volume does not end there. It may have become larger since it did, or be about to
-    /// have the size again that it had before a smaller one.
+    /// Returns true if `to` lies beyond `end`, which the caller asked for, and the volume no longer ends at `end`: it
+    /// has grown, or the change that made it smaller may be undone.
     fn end_moved(&self, state: &State, to: u64, end: u64) -> Result<bool, Status> {
         Ok(to > end && state.vol(self.core.id)?.size_to_write() > end)
     }
 
-    /// Whole blocks within one slot of the map, the last of which may reach beyond `end`.
+    /// Punches whole blocks within one slot of the map. The last of them may reach beyond `end`.
     fn punch_blocks(&self, from: u64, to: u64, end: u64, may_block: &MayBlock) -> Result<Punched, Status> {
         let geometry = self.pool.map.geometry;
         let unit_bytes = geometry.unit_bytes();
@@ -118,7 +119,8 @@ impl Volume {
         Ok(Punched::Done)
     }
 
-    /// Whether any unit of a range within one slot has space: a discard of holes changes nothing.
+    /// Returns true if any unit of a range within one slot has space. A discard of holes changes nothing, and must cost
+    /// nothing.
     fn has_space(&self, first: u64, last: u64) -> bool {
         let leaf = 1u64 << self.pool.map.geometry.leaf_shift;
         let mut at = first;
@@ -132,7 +134,7 @@ impl Volume {
         false
     }
 
-    /// Some blocks of one unit, not all, the last of which may reach beyond `end`.
+    /// Punches some blocks of one unit, but not all. The last of them may reach beyond `end`.
     fn punch_unit(&self, from: u64, to: u64, end: u64, may_block: &MayBlock) -> Result<Punched, Status> {
         let geometry = self.pool.map.geometry;
         let unit = from >> geometry.unit_shift;
@@ -149,15 +151,15 @@ impl Volume {
                 return Ok(Punched::Done);
             }
             if entry.any(Entry::WRITERS) {
-                // Somebody may be writing other blocks of the unit for the first time: these writes are not to be
-                // lost (H1), so the unit may be given back only when they have ended.
+                // First writes to other blocks of the unit may be in flight. They must not be lost (H1), so the unit
+                // may be given back only after they have ended.
                 guard = self.without_writers(guard, unit, may_block)?;
                 if !guard.can_pay(cost(&guard), Spender::Discard) {
                     continue;
                 }
             }
             let state = &mut *guard;
-            // Under the lock that clears them: the volume may have become larger during every wait (H3).
+            // Checked under the lock that clears the blocks: the volume may have grown during every wait (H3).
             if self.end_moved(state, to, end)? {
                 return Ok(Punched::EndMoved);
             }
@@ -171,15 +173,15 @@ impl Volume {
         }
     }
 
-    /// Waits until no write to the unit is under way. Until the lock is let go again none begins; and nobody else takes
-    /// the unit for one without writers meanwhile.
+    /// Waits until no write to the unit is in flight, and keeps new ones out until the lock is released. The unit is
+    /// busy during the wait, so that no other thread concludes that it has no writers.
     fn without_writers<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
         unit: u64,
         may_block: &MayBlock,
     ) -> Result<MutexGuard<'a, State>, Status> {
-        // On a way that others have too the unit would be busy for them.
+        // On a shared path the unit would be busy for its other owners too.
         let place = guard.own(&self.core, unit)?;
         if !guard.tree.entry(place).any(Entry::WRITERS) {
             return Ok(guard);
@@ -192,14 +194,15 @@ impl Volume {
             let entry = guard.tree.entry(place);
             guard.tree.store(place, entry.without(Entry::WRITERS));
         }
-        // Last: who found both flags would write for the first time, after the writers that were waited for.
+        // Set last, because a ring that found `READY` and `WRITERS` together would begin a first write that this wait
+        // has missed.
         self.set_busy(&mut guard, place, false);
         self.pool.wake();
         quiet.map(|()| guard)
     }
 
-    /// The lock, when nothing of the volume is being copied and there is room for a change that makes the next
-    /// checkpoint need `cost` pages more. From when it has to wait for copies on no others begin (H4).
+    /// Returns the lock when nothing of the volume is being copied and the next checkpoint can take `cost` more pages.
+    /// Once this has to wait for copies, no others begin (H4).
     pub(super) fn quiet(
         &self,
         may_block: &MayBlock,
@@ -221,7 +224,8 @@ impl Volume {
         failed.map_or(Ok(guard), Err)
     }
 
-    /// As [`Volume::quiet`]; `waits` when the volume counts this one among its holes that wait.
+    /// Loop of [`Volume::quiet`]. Sets `waits` when it has counted itself among the holes that wait for copies of the
+    /// volume.
     fn quiet_at_last(
         &self,
         may_block: &MayBlock,
@@ -252,7 +256,7 @@ impl Volume {
         }
     }
 
-    /// Zeroes a part of a block by writing; what is not written reads as zeroes already.
+    /// Zeroes a part of a block by writing. An unwritten block reads as zeroes already.
     fn zero_part(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
         let geometry = self.pool.map.geometry;
         let unit = pos >> geometry.unit_shift;
@@ -263,7 +267,7 @@ impl Volume {
                 return Ok(());
             }
             match self.make_writable_within(pos, len, pos + len, may_block) {
-                // The volume was cut before this place meanwhile: nothing of it is left to zero.
+                // The volume was cut before this place meanwhile: nothing is left to zero.
                 Err(Status::NoSpc) if pos >= self.end_of_units() => return Ok(()),
                 made => _ = made?,
             }

@@ -1,21 +1,20 @@
-//! Copies of units that others have too, so that a writer has them alone.
+//! Copies shared units, so that a writer has a unit of its own.
 //!
-//! A unit that a snapshot shares is not written to: its written blocks are copied to a new unit, which then takes its
-//! place in the volume's map. The pool's lock is let go for that; the unit is not `READY` meanwhile.
+//! A unit that a snapshot shares is not written to: its written blocks are copied to a new unit, which then replaces it
+//! in the volume's map. The pool's lock is released for the copy; the unit is not `READY` meanwhile.
 //!
-//! Owns what is copied and to which place. In pools with units of 64 or 128 KiB a write to one shared unit copies its
-//! *group*: the units of the same aligned 256 KiB of the volume that are shared too, to a place where all of them lie
-//! together. Copied alone,
-//! units that are next to each other in the volume would come to lie in the order in which they were written to, and a
-//! volume with random writes between snapshots would end as single units. So:
+//! Owns the choice of what is copied and to which place. In pools with units of 64 or 128 KiB a write to one shared
+//! unit copies its *group*: all shared units of the same aligned 256 KiB of the volume, to a place where all of them
+//! lie together. If units were copied one by one, neighbours in the volume would come to lie in the order in which they
+//! were written, and random writes between snapshots would break the volume up into single units. So:
 //!
 //! - R1: the group of a volume that was written in order stays one run of the device, whatever is written after
-//!   snapshots, as long as an eighth of the pool is free. Below that, or if no such place is found soon, the unit that
-//!   is written to is copied alone: space is worth more then.
-//! - R2: a neighbour is a favour. What fails for it (a read, a checksum that does not match) fails for nobody: it stays
-//!   where it is, shared as before. Of a host that has not enough room for all of them the wanted one gets what there
-//!   is.
-//! - R3: whoever takes `READY` off sets it again, whatever happens, and last ([`write`](super::write), W1).
+//!   snapshots, as long as an eighth of the pool is free. Below that, or if no such place is found soon, only the unit
+//!   that is written to is copied: space is worth more then.
+//! - R2: copying a neighbour is optional. If it fails (a read error, a checksum that does not match), the neighbour
+//!   stays where it is, still shared, and no error is reported. If the host has no room for the whole group, the wanted
+//!   unit gets the room that there is.
+//! - R3: whoever clears `READY` sets it again on every path, and last ([`write`](super::write), W1).
 //!
 //! Called by writes that found a shared unit.
 
@@ -37,39 +36,38 @@ use crate::state::sums::marks::Mismatch;
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 /// Bytes of a group, unless a unit is larger.
 const GROUP_BYTES: u64 = 256 << 10;
-/// Most units of a group. Who chose smaller units than 64 KiB wants small copies, and diffs that tell little more than
-/// what was written: each is copied alone.
+/// Most units of a group. Units below 64 KiB were chosen for small copies, and for diffs that report little more than
+/// what was written: each of them is copied alone.
 const MOST_UNITS: u64 = 4;
 
-/// Units of a group: 4 of 64 KiB, 2 of 128 KiB, else 1.
+/// Returns the units of a group: 4 of 64 KiB, 2 of 128 KiB, else 1.
 fn group_units(geometry: &Geometry) -> u64 {
     Some(GROUP_BYTES >> geometry.unit_shift).filter(|units| (1..=MOST_UNITS).contains(units)).unwrap_or(1)
 }
 
-/// One unit that is copied.
 struct Copy {
-    /// Of the volume.
+    /// Number of the unit in the volume.
     unit: u64,
     place: EntryPlace,
-    /// Of the pool.
+    /// Numbers of the old and of the new unit in the pool.
     from: u64,
     to: u64,
     written: [u64; 4],
-    /// Blocks that are not what was written to them: they are copied too, and are to stay bad.
+    /// Blocks that fail their checksums. They are copied too, and must stay bad.
     bad: Vec<Mismatch>,
 }
 
 /// Written bytes of a unit that lie together.
 struct Run {
     copy: usize,
-    /// Where they are in the memory of all copies.
+    /// Offset in the memory of all copies.
     at: usize,
     from: u64,
     len: usize,
 }
 
 impl Volume {
-    /// Gives the unit a copy of its own, and its neighbours (R1).
+    /// Gives the unit, and its neighbours (R1), a copy of its own.
     pub(super) fn relocate<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
@@ -104,7 +102,7 @@ impl Volume {
         copied.map(|_| Round::Look(guard))
     }
 
-    /// Units to copy, with the places that they get: none when there is no space. The one that is wanted is the first.
+    /// Chooses the units to copy and their new places, the wanted unit first. Empty if the pool has no space.
     fn choose(&self, state: &mut State, unit: u64, place: EntryPlace) -> Vec<Copy> {
         let count = group_units(&self.pool.map.geometry);
         let window = if count > 1 { state.tree.units.find_window(count) } else { None };
@@ -113,7 +111,7 @@ impl Volume {
             return vec![Copy::new(state, unit, place, to)];
         };
         let first = unit & !(count - 1);
-        // All of a group is in one leaf: its size is a power of two, and a leaf is larger.
+        // A group lies in one leaf: its size is a power of two, and a leaf is larger.
         let at = |unit: u64| EntryPlace {
             leaf: place.leaf,
             slot: place.slot - (place.slot & (count as usize - 1)) + (unit - first) as usize,
@@ -132,13 +130,13 @@ impl Volume {
         copies
     }
 
-    /// Copies what is written of the group; if that fails, of the wanted unit alone (R2). The result is how many of the
-    /// first copies are good. The wanted one is the first.
+    /// Copies the written blocks of the group; if that fails, of the wanted unit alone (R2). Returns how many copies,
+    /// from the first on, are good; the wanted one is first.
     fn copy_group(&self, unit: u64, copies: &mut [Copy], may_block: &MayBlock) -> Result<usize, Status> {
         debug_assert!(copies.first().is_some_and(|copy| copy.unit == unit));
         match self.copy_units(copies, may_block) {
             Ok(()) => {
-                // Good ones first, the wanted one whatever it is.
+                // Good ones first; the wanted one stays first even if it is bad.
                 copies[1..].sort_by_key(|copy| !copy.bad.is_empty());
                 Ok(1 + copies[1..].iter().filter(|copy| copy.bad.is_empty()).count())
             }
@@ -153,14 +151,14 @@ impl Volume {
         }
     }
 
-    /// Copies the written blocks of units, with one read and one write where they lie together.
+    /// Copies the written blocks of units. Blocks that lie together share one read, and one write.
     fn copy_units(&self, copies: &mut [Copy], may_block: &MayBlock) -> Result<(), Status> {
         if may_block.is_cancelled() {
             return Err(Status::Canceled);
         }
         let geometry = &self.pool.map.geometry;
         let shift = geometry.unit_shift;
-        // The memory is the new place: from the first unit of it to the last.
+        // The memory is laid out like the new place, from its first unit to its last.
         let first = copies.iter().map(|copy| copy.to).min().unwrap_or_default();
         let end = copies.iter().map(|copy| copy.to + 1).max().unwrap_or_default();
         let mut memory = Buf::zeroed(((end - first) << shift) as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
@@ -190,9 +188,9 @@ impl Volume {
         Ok(())
     }
 
-    /// The lock, with the regions of the good copies open: no page on the device has the checksums of a copy, so
-    /// opening the pool after a crash must read it. A group may lie in two regions, whose sizes are no multiples of its
-    /// own. A region may close whenever the lock is let go.
+    /// Takes the lock with the regions of all good copies open: no page on the device has the checksums of a copy, so
+    /// recovery must read it after a crash. A group may lie in two regions, whose sizes are no multiples of its own.
+    /// Tried in a loop, since a region may close whenever the lock is released.
     fn lock_with_open_regions(
         &self,
         copies: &[Copy],
@@ -207,23 +205,25 @@ impl Volume {
             let Some(closed) = closed else { return (guard, copied) };
             drop(guard);
             if let Err(status) = self.pool.intend(good[closed].to << self.pool.map.geometry.unit_shift, may_block) {
-                // The first is the wanted one: for the others this fails for nobody (R2).
+                // The first copy is the wanted one. If opening a region fails for a neighbour, only the wanted copy is
+                // kept (R2).
                 copied = if closed == 0 { Err(status) } else { Ok(1) };
             }
         }
     }
 
-    /// The first `kept` copies take the places of what they are copies of. They are not `READY` yet: who may write to
-    /// them is to know that their place is not durable.
+    /// Puts the first `kept` copies into the map, not `READY` yet: their writers must find out that the new place is
+    /// not durable.
     fn install(&self, state: &mut State, unit: u64, copies: &[Copy], kept: usize) -> Result<usize, Status> {
-        // A checkpoint may have been written meanwhile, so the way may be changed for the first time again.
+        // A checkpoint may have been written meanwhile. The first change of the path after it takes pages again, so the
+        // cost is computed anew.
         let cost = state.cost_of_units(self.core.id, unit, unit) + state.cost_of_marks(&copies[0].bad);
         if !state.can_pay(cost, Spender::EndOfWrite) {
             return Err(Status::NoSpc);
         }
         let is_open = |copy: &Copy| state.sums.as_ref().is_none_or(|regions| regions.is_intended(copy.to));
         debug_assert!(copies[..kept].iter().all(is_open), "checksums change in open regions only");
-        // The way is to be in the next checkpoint. All copies are of one leaf.
+        // The path must be in the next checkpoint. One call suffices: all copies are in one leaf.
         state.own(&self.core, unit)?;
         for copy in &copies[..kept] {
             self.pool.copied(state, copy.from, copy.to, &copy.bad);
@@ -243,14 +243,14 @@ impl Copy {
     }
 }
 
-/// A full host gave room from the beginning of the places on, if it gave any: the first place is for the wanted unit.
+/// Gives the wanted unit the lowest of the places: if a full host had any room left, it gave it from there on.
 fn take_first_place(copies: &mut [Copy]) {
     let Some(first) = copies.iter().enumerate().min_by_key(|(_, copy)| copy.to).map(|(at, _)| at) else { return };
     let to = copies[first].to;
     copies[first].to = std::mem::replace(&mut copies[0].to, to);
 }
 
-/// Runs of written blocks: the first, and the one behind the last.
+/// Returns the runs of written blocks, each as its first block and the one behind its last.
 fn written_runs(bits: &[u64; 4], blocks: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
     let is_written = |block: usize| bits[block >> 6] >> (block & 63) & 1 != 0;
     let mut at = 0;
@@ -261,7 +261,7 @@ fn written_runs(bits: &[u64; 4], blocks: usize) -> impl Iterator<Item = (usize, 
     })
 }
 
-/// Where runs that follow each other are in memory.
+/// Returns the bytes of consecutive runs in memory.
 fn bytes_of(runs: &[Run]) -> std::ops::Range<usize> {
     let last = &runs[runs.len() - 1];
     runs[0].at..last.at + last.len

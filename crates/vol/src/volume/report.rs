@@ -1,6 +1,6 @@
-//! What a volume has: extents, and the space it takes.
+//! Reports on a volume: its extents, and the space it takes.
 //!
-//! Owns the walks. They take the lock for a part of the map at a time, so they see each unit as it was at some moment
+//! Owns the walks. They hold the lock for a part of the map at a time, so they see each unit as it was at some moment
 //! of the walk.
 
 use sheave_base::sync::Arc;
@@ -13,14 +13,14 @@ use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, id_of};
 use crate::state::table::VolumeCore;
 
-/// Pieces of a volume looked at under one lock.
+/// Extents looked up under one hold of the lock.
 const AT_ONCE: u64 = 4096;
-/// Pieces of a volume that are looked at to find where slow I/Os lay: some tenths of a second.
+/// Most extents looked up to locate slow I/Os: some tenths of a second.
 const MOST_STEPS: u64 = 4 << 20;
-/// Slots of a top counted under one lock.
+/// Slots of a top counted under one hold of the lock.
 const SLOTS_AT_ONCE: u64 = 4;
 
-/// Blocks and units of a volume.
+/// Space that a volume takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) units: u64,
@@ -28,9 +28,9 @@ pub(crate) struct Usage {
     pub(crate) written_blocks: u64,
 }
 
-/// The extents of a range.
+/// Returns the extents of a range.
 pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u64) -> Vec<Extent> {
-    // Beyond the end there is what writes under way were given, and what failed ones left: also beyond the largest
+    // Beyond the end lies space that writes in flight were given, and that failed writes left: also beyond the largest
     // size, if that was lowered since.
     let geometry = &pool.map.geometry;
     let slots = pool.lock().table.get(core.id).filter(|_| core.grows).map_or(0, |vol| vol.slots);
@@ -47,8 +47,8 @@ pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u
     all
 }
 
-/// Says where the volume has what lies at addresses of the device, each in `found`; at most [`MOST_STEPS`] pieces of
-/// the volume are looked at, and none is kept, however many there are.
+/// Translates device addresses, the first field of each `found`, to positions in the volume, the second. Looks at
+/// [`MOST_STEPS`] extents at most, and keeps none of them, however many there are.
 pub(super) fn locate(pool: &PoolInner, core: &Arc<VolumeCore>, found: &mut [(u64, Option<u64>)]) {
     let (mut left, mut steps) = (found.len(), 0);
     walk(pool, core, 0, core.size(), &mut |extent| {
@@ -63,7 +63,7 @@ pub(super) fn locate(pool: &PoolInner, core: &Arc<VolumeCore>, found: &mut [(u64
     });
 }
 
-/// Hears of the pieces of a range in order, until it says that it has enough.
+/// Calls `each` with the extents of a range in order, until it returns false.
 fn walk(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, end: u64, each: &mut dyn FnMut(Extent) -> bool) {
     let mut at = pos;
     while at < end {
@@ -106,7 +106,7 @@ pub(super) fn extent_at(pool: &PoolInner, state: &State, core: &VolumeCore, pos:
     Extent { pos, len, kind, addr, shared }
 }
 
-/// Whether others have the unit too: it has several owners, or a node on the way has.
+/// Returns true if another volume shares the unit: the unit or a node on the path to it has several owners.
 fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool {
     let tree = &state.tree;
     let geometry = &tree.map.geometry;
@@ -123,7 +123,8 @@ fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool 
     leaf != 0 && tree.leaves.is_shared(leaf)
 }
 
-/// Space of a volume, by a walk over its leaves, some at a time. What is shared as a whole leaf is not looked into.
+/// Counts the space of a volume by a walk over its leaves, some at a time. Leaves that are shared as a whole are not
+/// looked into.
 pub(crate) fn usage(pool: &PoolInner, core: &Arc<VolumeCore>) -> Usage {
     let mut usage = Usage::default();
     let mut slot = 0;
@@ -158,7 +159,7 @@ fn add_slot(usage: &mut Usage, state: &State, core: &VolumeCore, slot: u32) {
         }
         let entries = tree.map.leaves.node(leaf).unwrap_or_default();
         let entries = entries.iter().map(|word| Entry(word.load(Ordering::Relaxed)));
-        // Without the mark it is nobody else's.
+        // A unit whose entry lacks the mark has one owner.
         let marked = entries.filter(|entry| entry.is_shared());
         usage.shared += marked.filter(|entry| tree.units.owners(entry.phys()) > 1).count() as u64;
     }

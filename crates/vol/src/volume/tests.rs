@@ -1,4 +1,4 @@
-//! What a size that is cut, and a copy that is being made, leave of work that was under way.
+//! Work in flight that meets a resize to a smaller size, or a copy that is being made.
 
 mod stores;
 mod waits;
@@ -15,8 +15,8 @@ use crate::{CreateOptions, OpenOptions, Pool, Volume};
 
 const UNIT: u64 = 65_536;
 
-/// A discard of a part of a block looks at the block, then waits until the volume has been cut before it. The space
-/// that it gave the block then was nobody's: behind the end of a volume no discard finds it.
+/// A discard of a part of a block looks the block up, then waits until the volume has been cut before it. It must not
+/// give the block space: that space would be lost, since no discard reaches beyond the end of a volume.
 #[test]
 fn a_discard_behind_a_cut_gives_nothing_space() {
     let device = sheave_drivers::open_device("ram:size=64M").unwrap();
@@ -43,7 +43,7 @@ fn pool() -> (Device, Pool) {
     (device, pool)
 }
 
-/// A write of a block whose data is on its way.
+/// Begins a write of a block: its data is in flight.
 fn begin(volume: &Volume, pos: u64) -> Mapping {
     let mapping = volume.map_blocking(pos, 4096, Intent::Write, &MayBlock::on_worker()).unwrap();
     assert_eq!(mapping.kind, MappingKind::Unwritten);
@@ -54,13 +54,13 @@ fn end(volume: &Volume, mapping: Mapping) {
     volume.end_write(WriteDone::new(mapping.offset, 4096, Status::Ok, &[mapping]), &MayBlock::on_worker()).unwrap();
 }
 
-/// S1 of snapshots: a copy is being made, and its point in time is not fixed. A write that began before ends in both.
+/// S1 of snapshots: a write that began before the copy's point in time is fixed ends in the volume and in the copy.
 #[test]
 fn the_end_of_a_write_that_began_before_a_copy_is_in_both() {
     let (device, pool) = pool();
     let volume = pool.create_volume("v", 8 * UNIT).unwrap();
     let mapping = begin(&volume, 3 * UNIT);
-    // As far as `copy` goes before it waits for writes.
+    // Goes as far as `copy` does before it waits for writes.
     let (inner, source) = (volume.pool(), volume.core.id);
     let copy = inner.lock().table.next_id;
     let mut state = inner.settle(inner.lock(), source, Some(copy));
@@ -86,14 +86,14 @@ fn the_end_of_a_write_that_began_before_a_copy_is_in_both() {
     }
 }
 
-/// V24: a volume that grows is being cut. The end of a write beyond the new end neither makes it larger again nor is it
-/// written there.
+/// V24: a volume that grows is being cut. The end of a write beyond the new end neither raises the size again nor sets
+/// bits there.
 #[test]
 fn the_end_of_a_write_beyond_a_cut_is_cut_off() {
     let (_, pool) = pool();
     let volume = pool.create_growing_volume("g", 0, 8 * UNIT).unwrap();
     let (kept, lost) = (begin(&volume, 0), begin(&volume, 3 * UNIT));
-    // As far as `resize_map` goes under its first hold of the lock.
+    // Goes as far as `resize_map` does under its first hold of the lock.
     let (inner, id) = (volume.pool(), volume.core.id);
     let mut state = inner.settle(inner.lock(), id, Some(id));
     volume.core.set_size(UNIT);
@@ -107,7 +107,7 @@ fn the_end_of_a_write_beyond_a_cut_is_cut_off() {
     assert_eq!(written, [true, false], "what lies before the cut is written");
     inner.settled(&mut state, id);
     drop(state);
-    // When the cut is over, writes make it larger as ever.
+    // After the cut, writes make the volume larger as usual.
     end(&volume, begin(&volume, 5 * UNIT));
     assert_eq!(volume.size_bytes(), 5 * UNIT + 4096);
 }

@@ -1,18 +1,19 @@
-//! What a write finds missing: space in a hole, a way that no snapshot shares, a unit of its own, a whole first block.
+//! Prepares the map for a write: space for a hole, an unshared path through the map, a unit of its own, a written first
+//! block.
 //!
-//! Owns the slow half of `map`, `map_blocking`, and `end_write`. The order that keeps promises:
+//! Owns the slow half of `map`, `map_blocking` and `end_write`. Readers and crashes are safe by this order:
 //!
-//! 1. space is given without written bits: whoever reads sees zeroes;
+//! 1. space is given without written bits, so readers see zeroes;
 //! 2. the data is written;
-//! 3. `end_write` sets the bits, if the unit is still the volume's, and lists it for the next commit.
+//! 3. `end_write` sets the bits if the unit is still the volume's, and lists the unit for the next commit.
 //!
-//! A shared unit is copied first ([`relocate`](super::relocate)). While a snapshot settles nothing is copied: writes
+//! A shared unit is copied first ([`relocate`](super::relocate)). Nothing is copied while a snapshot settles: writes
 //! that began before it may still land.
 //!
-//! - W1: whoever takes `READY` off sets it again, whatever happens, and as the last of its changes: from that store on
-//!   rings write without the lock, by what the entry says then.
-//! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
-//!   unit is under way.
+//! - W1: whoever clears `READY` sets it again on every path, as the last of its changes: from that store on, rings
+//!   write without the lock in the way that the entry then permits.
+//! - W2: a block is written in part only after all of it is written: its rest is zeroed first, while no other write to
+//!   the unit is in flight.
 
 use std::time::{Duration, Instant};
 
@@ -35,30 +36,30 @@ use crate::state::extent_map::Entry;
 use crate::state::extent_map::tree::EntryPlace;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
-/// Longer than anybody waits: a century, for no clock can tell the end of [`Duration::MAX`].
+/// Bound of deadlines, a century: an `Instant` overflows if [`Duration::MAX`] is added to it.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// What `make_writable` has done in one round.
+/// Result of one round of `make_writable`.
 pub(super) enum Round<'a> {
-    /// The map has the answer, for so many bytes.
+    /// The map has a mapping that the writer may use, for this many bytes.
     Ready(u64),
-    /// Something changed: look again.
+    /// Something changed: look the range up again.
     Look(MutexGuard<'a, State>),
-    /// There is no space.
+    /// The pool has no space.
     Full(MutexGuard<'a, State>),
 }
 
-/// How long a writer has waited for space.
+/// Deadlines of a writer that waits for space.
 #[derive(Debug, Default)]
 struct Full {
-    /// When it waits no longer for what others free.
+    /// End of its wait for space that others free.
     deadline: Option<Instant>,
-    /// How long I/O has kept back what was let go.
+    /// Time for which I/O has kept deferred frees back.
     held: Option<Waited>,
 }
 
 impl Volume {
-    /// `map` for a writer that found no plain mapping; never waits.
+    /// Does the work of `map` for a writer that found no plain mapping. Never waits.
     #[cold]
     pub(super) fn map_missing(&self, pos: u64, len: u64) -> Result<Mapping, Status> {
         let unit = pos >> self.pool.map.geometry.unit_shift;
@@ -68,10 +69,11 @@ impl Volume {
         if spot.tagged || spot.entry.stops_writes() || state.is_dirty_full() {
             return Err(Status::Again);
         }
-        // What is new while a copy settles would be recorded before the copy, and is not in it.
+        // New blocks would be recorded before the copy that settles, though they are not in it.
         if state.vol(self.core.id)?.settling.is_some() {
             return Err(Status::Again);
         }
+        // Each of these needs I/O: a commit, a look at the superblocks, zeroes for the rest of a block (W2).
         if state.is_overdue() || self.pool.look_is_due(state) || pos & (BLOCK - 1) != 0 || self.whole(pos, len) == 0 {
             return Err(Status::Again);
         }
@@ -87,13 +89,13 @@ impl Volume {
         self.mapping(state, place, pos, len)
     }
 
-    /// Bytes from `pos`, the start of a block, to the end of the last whole block of the range in its unit.
+    /// Returns the bytes from `pos`, a block's start, to the end of the last whole block of the range in its unit.
     fn whole(&self, pos: u64, len: u64) -> u64 {
         let unit = self.pool.map.geometry.unit_bytes();
         len.min(unit - (pos & (unit - 1))) & !(BLOCK - 1)
     }
 
-    /// The mapping of what a writer may use, under the lock, on a way of its own.
+    /// Returns the mapping that a writer may use. Called under the lock, with an unshared path to `place`.
     fn mapping(&self, state: &State, place: EntryPlace, pos: u64, len: u64) -> Result<Mapping, Status> {
         let map = &self.pool.map;
         let entry = state.tree.entry(place);
@@ -110,7 +112,7 @@ impl Volume {
         Ok(Mapping::new(kind, pos, u64::from(run) << BLOCK_SHIFT, addr).flags(flags))
     }
 
-    /// Gives a hole space; `None` if there is none to give.
+    /// Gives space to a hole. `None` if the pool has none.
     fn allocate(&self, state: &mut State, unit: u64) -> Result<Option<(EntryPlace, Entry)>, Status> {
         if state.tree.units.available() == 0 {
             self.pool.advance_limbo(state);
@@ -128,13 +130,14 @@ impl Volume {
         Ok(Some((place, entry)))
     }
 
-    /// `map_blocking` for a writer.
+    /// Makes a range writable, for `map_blocking`.
     pub(super) fn make_writable(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
         self.make_writable_within(pos, len, 0, may_block)
     }
 
-    /// `map_blocking` for a writer of a range that ends at `end` at most, if the volume is not larger: what is zeroed
-    /// when a volume is cut lies behind its end. It lies in the volume's last unit: no unit behind that gets space.
+    /// Like `make_writable`, for a range that may end beyond the volume, at `end` at most: cutting a volume zeroes the
+    /// rest of its last block, behind the new end. That rest lies in the volume's last unit, so no unit behind it gets
+    /// space.
     pub(super) fn make_writable_within(
         &self,
         pos: u64,
@@ -175,12 +178,12 @@ impl Volume {
         }
     }
 
-    /// Where the last unit ends that the volume may have.
+    /// Returns the end of the last unit that the volume may have.
     pub(super) fn end_of_units(&self) -> u64 {
         self.core.reach().next_multiple_of(self.pool.map.geometry.unit_bytes())
     }
 
-    /// One step towards a plain mapping.
+    /// Takes one step towards a plain mapping.
     fn round<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
@@ -195,7 +198,7 @@ impl Volume {
         if state.vol(self.core.id)?.settling.is_some() || spot.entry.is_busy() {
             return Ok(Round::Look(self.pool.wait(guard)));
         }
-        // The volume may have become smaller while this waited (V4).
+        // The volume may have shrunk while this waited (V4).
         let end = end.min(self.end_of_units());
         let len = len.min(self.core.reach().max(end).saturating_sub(pos));
         if len == 0 {
@@ -230,13 +233,13 @@ impl Volume {
         Ok(Round::Ready(len))
     }
 
-    /// Whether holes wait until nothing of the volume is being copied: then they go before the next copy.
+    /// Returns true if holes wait for the end of the volume's copies. The holes go before the next copy.
     fn has_waiting_holes(&self, state: &State) -> bool {
         state.table.get(self.core.id).is_some_and(|vol| vol.holes > 0)
     }
 
-    /// Keeps others off a unit, or lets them in again (W1). Nobody unmaps a volume's units while one is busy, and no
-    /// snapshot of it begins, so the place stays what it is.
+    /// Clears `READY` of a unit to keep others off it, or sets it again (W1). While a unit of the volume is busy none
+    /// of its units is unmapped and no snapshot of it begins, so `place` stays valid.
     pub(super) fn set_busy(&self, state: &mut State, place: EntryPlace, busy: bool) {
         let entry = state.tree.entry(place);
         state.tree.store(place, if busy { entry.without(Entry::READY) } else { entry.with(Entry::READY) });
@@ -245,7 +248,7 @@ impl Volume {
         }
     }
 
-    /// The blocks that the range covers in part and that are not written: the first and the last, if so.
+    /// Returns the unwritten blocks that the range covers only in part: at most its first and its last.
     fn unwritten_edges(&self, place: EntryPlace, pos: u64, len: u64) -> [Option<u32>; 2] {
         let geometry = &self.pool.map.geometry;
         let offset = pos & (geometry.unit_bytes() - 1);
@@ -271,7 +274,7 @@ impl Volume {
         self.set_busy(&mut guard, place, true);
         drop(guard);
         let quiet = if has_writers { self.wait_for_writers(may_block) } else { Ok(()) };
-        // What was written meanwhile is not zeroed.
+        // Blocks that were written meanwhile must not be zeroed.
         let edges =
             edges.map(|edge| edge.filter(|block| !self.pool.map.written_run(place.leaf, place.slot, *block, 1).0));
         let zeroed = quiet.and_then(|()| {
@@ -283,7 +286,8 @@ impl Volume {
         });
         let mut guard = self.pool.lock();
         let state = &mut *guard;
-        // A checkpoint may have been written meanwhile, so the way may be changed for the first time again.
+        // A checkpoint may have been written meanwhile. The first change of the path after it takes pages again, so the
+        // cost is computed anew.
         let cost = state.cost_of_units(self.core.id, unit, unit);
         let zeroed = zeroed.and(state.can_pay(cost, Spender::EndOfWrite).then_some(()).ok_or(Status::NoSpc));
         let zeroed = zeroed.and_then(|()| state.own(&self.core, unit).map(drop));
@@ -300,12 +304,13 @@ impl Volume {
         zeroed.map(|()| Round::Look(guard))
     }
 
-    /// Waits until every write that had its mapping before has ended.
+    /// Waits for the end of every write that got its mapping before this call.
     pub(super) fn wait_for_writers(&self, may_block: &MayBlock) -> Result<(), Status> {
         self.pool.wait_for_io(&self.core, may_block)
     }
 
-    /// The pool is full: takes back what waits in limbo; then fails, or waits for what others free.
+    /// Called when the pool is full. Collects deferred frees if there are any; else waits for space that others free,
+    /// or fails.
     fn wait_for_space<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
@@ -321,7 +326,7 @@ impl Volume {
                 full.held = None;
                 return Ok(guard);
             }
-            // I/O of some volume keeps it back, perhaps of another than this.
+            // I/O of some volume, perhaps another one, keeps the deferred frees back.
             let now = Instant::now();
             if full.held.get_or_insert_with(|| Waited::since(now)).left(self.pool.longest_wait, now).is_zero() {
                 return Err(Status::NoSpc);
@@ -332,7 +337,7 @@ impl Volume {
             return Ok(self.pool.lock());
         }
         if guard.tree.units.aside() > 0 {
-            // Free, and being discarded: they come back when that has ended.
+            // These units are free and being discarded; they come back when the discard has ended.
             return Ok(self.pool.wait(guard));
         }
         let _running = self.pool.beside.begin(Activity::FullPool);
@@ -344,12 +349,11 @@ impl Volume {
         Ok(self.pool.wait(guard))
     }
 
-    /// The data of these mappings is on the device: what was unwritten is written now.
+    /// Called when the data of `pieces` is on the device: marks their unwritten blocks as written.
     ///
     /// # Errors
     ///
-    /// `NoSpc` when a checkpoint has taken the maps since the write began, and metadata has no room to change them
-    /// again.
+    /// `NoSpc` if a checkpoint has taken the maps since the write began, and metadata has no room to change them again.
     pub(super) fn finish_write(&self, pieces: &[Mapping]) -> Result<(), Status> {
         let unwritten = || pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten);
         let mut overdue = false;
@@ -357,7 +361,8 @@ impl Volume {
             self.pool.note_host(Status::Ok);
         }
         if self.core.grows {
-            // Under one lock, so that nobody sees half of what makes the volume larger.
+            // Under one hold of the lock, so that no reader sees the larger size before all of the write's bits are
+            // set.
             let cost = |state: &State| unwritten().map(|piece| self.cost_of_end(state, piece)).sum();
             let mut state = self.pool.pay(self.pool.lock(), Spender::EndOfWrite, cost)?;
             unwritten().try_for_each(|piece| self.mark_written(&mut state, piece))?;
@@ -373,17 +378,17 @@ impl Volume {
         if overdue { self.pool.commit() } else { Ok(()) }
     }
 
-    /// What the end of a write to a mapping adds to the next checkpoint, at most.
+    /// Returns the most pages that the end of a write to `piece` adds to the next checkpoint.
     fn cost_of_end(&self, state: &State, piece: &Mapping) -> u64 {
         let shift = self.pool.map.geometry.unit_shift;
         let last = piece.offset + piece.len.max(1) - 1;
         state.cost_of_units(self.core.id, piece.offset >> shift, last >> shift)
     }
 
-    /// Sets the bits of the whole blocks of a mapping, unit by unit, where the unit is still the volume's.
+    /// Sets the bits of the whole blocks of `piece`, in each unit that is still the volume's.
     fn mark_written(&self, state: &mut State, piece: &Mapping) -> Result<(), Status> {
         let geometry = self.pool.map.geometry;
-        // The volume may have been cut meanwhile: what lies beyond its end is lost to that.
+        // The volume may have been cut meanwhile: data beyond its end is lost to the cut.
         let (mut pos, end) = (piece.offset, (piece.offset + piece.len).min(self.end_for_writes(state)));
         while pos < end {
             let unit = pos >> geometry.unit_shift;
@@ -393,12 +398,13 @@ impl Volume {
             let last = (((stop - 1) & (geometry.unit_bytes() - 1)) + 1) >> BLOCK_SHIFT;
             pos = stop;
             let entry = self.pool.map.find(&self.core.top, unit).entry;
+            // The unit was punched or copied meanwhile, or the write has no whole block in it.
             if !entry.is_alloc() || entry.phys() != phys || last as u32 <= first {
                 continue;
             }
             let partner = state.table.get(self.core.id).and_then(|vol| vol.settling);
             let place = match partner {
-                // The copy that is being made gets it too: it was begun before the copy.
+                // The write began before the copy that is being made, so the copy gets the block too.
                 Some(_) => self.touch_both(state, unit)?,
                 None => state.own(&self.core, unit)?,
             };

@@ -1,10 +1,10 @@
-//! A device whose work another thread does, which tells of it by an eventfd: `bell:size=64M,delay=1ms`.
+//! A device whose work another thread does, which reports completions by an eventfd: `bell:size=64M,delay=1ms`.
 //!
-//! Shows how a driver without unsafe code waits for a descriptor: the ring sleeps in its kernel ring, which watches
-//! the eventfd, and the driver is polled when it is readable. Any descriptor does: a socket, a timerfd, a pipe of a
-//! library. (Where the other side is code of one's own, as here, a `Waker` does the same without a descriptor.)
+//! Shows a driver without unsafe code that waits for a descriptor: the ring sleeps in its kernel ring, which watches
+//! the eventfd, and the driver is polled when it is readable. Any descriptor works: a socket, a timerfd, a pipe of a
+//! library. (If the other side is the driver's own code, as here, a `Waker` does the same without a descriptor.)
 //!
-//! Owns the bytes, under a lock, and a thread for each ring, which ends with the ring's queue.
+//! Owns the bytes, under a lock, and one thread for each ring, which ends with the ring's queue.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ pub struct Bell {
 ///
 /// # Errors
 ///
-/// The name is taken.
+/// Fails if the name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
     registry.register("bell", open)
 }
@@ -44,7 +44,7 @@ fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
     Ok(device(params.spec(), Bell { bytes: Arc::new(Mutex::new(vec![0; size as usize])), delay }))
 }
 
-/// What the thread is to do; a read has room for its bytes.
+/// A job for the thread. A read has room for its bytes.
 struct Job {
     id: RequestId,
     op: Op,
@@ -52,7 +52,7 @@ struct Job {
     bytes: Vec<u8>,
 }
 
-/// What it has done, and where it is found.
+/// List of finished jobs, for the queue.
 type Done = Arc<Mutex<Vec<Job>>>;
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -91,7 +91,7 @@ impl SafeDriver for Bell {
                 std::thread::sleep(of.delay);
                 of.carry_out(&mut job);
                 lock(&finished).push(job);
-                // It counts: a ring that has not listened yet hears it later.
+                // The eventfd counts: a ring that does not watch it yet sees the wake later.
                 let _ = rustix::io::write(&*rung, &1u64.to_ne_bytes());
             }
         };
@@ -112,7 +112,7 @@ impl Bell {
     }
 }
 
-/// One ring's way into the device.
+/// The queue of one ring.
 #[derive(Debug)]
 struct BellQueue {
     jobs: Option<Sender<Job>>,
@@ -148,7 +148,7 @@ impl SafeQueue for BellQueue {
     }
 
     fn poll(&mut self, rqs: &mut Polled<'_>) {
-        // Silences the bell before the look: what is done after the look rings it again.
+        // Resets the eventfd before the look: a job that is finished after the look signals it again.
         let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
         for job in std::mem::take(&mut *lock(&self.done)) {
             let Some(mut rq) = rqs.get(job.id) else { continue };

@@ -15,7 +15,7 @@ fn registry() -> Registry {
     registry
 }
 
-/// Whether there is a kernel ring here; a test that is skipped says so.
+/// Returns true if there is a kernel ring here; reports a skip if not.
 fn has_kernel_ring() -> bool {
     let device = registry().open("bell:size=1M").expect("opened");
     match Ring::builder().build().expect("a ring").attach(&device) {
@@ -51,7 +51,7 @@ fn a_ring_sleeps_until_the_descriptor_is_readable() {
         assert_eq!(ring.pop().expect("waited for").res, 4096);
         assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
         let used = Duration::new(used.tv_sec as u64, used.tv_nsec as u32);
-        // Two thirds of a percent of the wait would be 1.3 ms; a ring that spins uses all of it.
+        // A tenth of the wait; a ring that spins uses processor time for all of it.
         assert!(used < Duration::from_millis(20), "{used:?} of processor time in a wait of {:?}", start.elapsed());
     }
 }

@@ -1,7 +1,7 @@
-//! Drivers and files that lie, for programs that want to know what a ring makes of them.
+//! Drivers and files that lie, for programs that test a ring with them.
 //!
-//! Owns what they lie about: each answer is drawn from a seed, and some of them no honest driver or file gives. Safe
-//! code alone, so whatever they say no memory may be touched that is not theirs. Used by `tests/random.rs`.
+//! Generates their lies: each answer is drawn from a seed, and some are answers that no honest driver or file gives.
+//! They are safe code, so whatever they answer, no memory may be touched that is not theirs. Used by `tests/random.rs`.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use sheave::drivers::{
 use sheave::files::{Intent, MapFlags, Mapping, MappingKind, MayBlock, SummedDone, WriteDone};
 use sheave::{Buf, Capabilities, Device, DeviceError, File, Limits, Op, Status};
 
-/// What a panic of a liar carries.
+/// Message of a liar's panic.
 pub const LIE: &str = "a driver or file that panics on purpose";
-/// Bytes of every device and file.
+/// Size of every device and file.
 pub const SIZE: u64 = 1 << 20;
 
-/// Numbers from a seed, from any thread.
+/// Pseudo-random numbers from a seed, for any thread.
 #[derive(Clone, Debug)]
 struct Draw(Arc<AtomicU64>);
 
@@ -27,7 +27,7 @@ impl Draw {
         Draw(Arc::new(AtomicU64::new(seed)))
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     fn below(&self, end: u64) -> u64 {
         let x = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -40,11 +40,11 @@ impl Draw {
     }
 }
 
-/// A driver that ends other requests than it was given, moves bytes that are not there, keeps requests, or panics.
+/// A driver that ends requests it was not given, moves bytes out of range, keeps requests, or panics.
 #[derive(Debug)]
 struct Liar(Draw);
 
-/// A device that lies, on another one.
+/// Makes a lying device on top of another one.
 #[must_use]
 pub fn liar(seed: u64, lower: &Device) -> Device {
     stacked("liar", Liar(Draw::new(seed)), vec![lower.clone()])
@@ -83,7 +83,7 @@ impl SafeDriver for Liar {
 #[derive(Debug)]
 struct LiarQueue {
     draw: Draw,
-    /// Ids of requests, kept long after they ended.
+    /// Ids of requests, also of requests that ended long ago.
     seen: Vec<RequestId>,
     waker: Waker,
 }
@@ -145,7 +145,7 @@ impl SafeQueue for LiarQueue {
     }
 }
 
-/// A file whose mappings lie beyond it and its device, and whose bookkeeping fails or panics.
+/// A file whose mappings are beyond its end and its device, and whose bookkeeping fails or panics.
 #[derive(Debug)]
 pub struct LyingFile {
     draw: Draw,
@@ -153,7 +153,7 @@ pub struct LyingFile {
 }
 
 impl LyingFile {
-    /// Over a device.
+    /// Makes a lying file over a device.
     #[must_use]
     pub fn new(seed: u64, device: &Device) -> LyingFile {
         LyingFile { draw: Draw::new(seed), device: device.clone() }

@@ -1,8 +1,8 @@
 //! The whole library at random, from safe code: operations of every kind on devices, files and volumes, honest and
-//! lying; handles, descriptors and completions kept too long; rings and devices dropped in any order. Of results one
-//! thing is asserted, for no memory shows it: an operation on an `Fd` that was detached, or is of another ring, fails.
-//! The address sanitizer looks at the memory (`cargo xtask asan -p sheave-outside-random`), and a program that hangs or
-//! panics by itself fails. `SHEAVE_RANDOM_SECONDS` says for how long new programs are run.
+//! lying; handles, descriptors and completions kept too long; rings and devices dropped in any order. Only one kind of
+//! result is asserted, as memory does not show it: an operation on an `Fd` that was detached, or is of another ring,
+//! fails. The address sanitizer checks the memory (`cargo xtask asan -p sheave-outside-random`), and a program that
+//! hangs or panics by itself fails. `SHEAVE_RANDOM_SECONDS` sets the time for which new programs are run.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -19,26 +19,27 @@ use sheave::volumes::{CreateOptions, OpenOptions, Pool};
 use sheave::{Buf, Completion, Device, Fd, FixedFile, Ring, RingHandle, op, open_device};
 use sheave_outside_random::{LIE, LyingFile, SIZE, liar};
 
-/// A program that lasts for so many ticks hangs: most take milliseconds.
+/// A program that lasts for this many ticks hangs: most take milliseconds.
 const LONGEST: u32 = 60;
 const TICK: Duration = Duration::from_secs(5);
 
-/// A bit of the user data of operations whose `Fd` is stale or foreign, which must fail.
+/// Flag in the user data of operations whose `Fd` is stale or foreign, which must fail.
 const MUST_FAIL: u64 = 1 << 32;
 
-/// Something panicked that is no liar. A ring contains panics of drivers, so its own would else be taken for theirs.
+/// Set when other code than a liar panics. A ring contains the panics of drivers, so its own would otherwise be taken
+/// for theirs.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// One step: what to do, and what with.
+/// One step: a kind of action and its parameters.
 type Step = (u8, u8, u8, u32);
 
-/// What a program has, and keeps although it should not.
+/// The objects that a program has, including some that it keeps although it should not.
 struct World {
     rings: [Option<Ring>; 2],
     devices: Vec<Option<Device>>,
     pool: Option<Pool>,
     fds: Vec<Fd>,
-    /// What each ring attached and has not detached; never what a ring before it had.
+    /// Descriptors that each ring has attached and not detached, without those of an earlier ring in its place.
     named: [HashSet<Fd>; 2],
     handles: Vec<RingHandle>,
     kept: Vec<Completion>,
@@ -74,7 +75,7 @@ impl World {
         self.fds[usize::from(at) % self.fds.len()]
     }
 
-    /// Keeps a completion; of one that must fail, only if it has.
+    /// Keeps completions, and asserts that operations which must fail have failed.
     fn keep(&mut self, done: impl IntoIterator<Item = Completion>) {
         for done in done {
             let (number, res) = (done.user_data, done.res);
@@ -227,7 +228,7 @@ impl World {
     }
 }
 
-/// Runs one program: its seed is that of the liars, and of the faults.
+/// Runs one program. Its seed is also that of the liars and of the faults.
 fn run(seed: u64, steps: Vec<Step>) {
     panic::set_hook(Box::new(|info| {
         if info.payload_as_str() != Some(LIE) {
@@ -236,7 +237,7 @@ fn run(seed: u64, steps: Vec<Step>) {
         }
     }));
     let mut world = World::new(seed);
-    // Something to begin with.
+    // Some objects to begin with.
     for what in [0, 1] {
         for which in [0, 1, 2, 3, 4, 130, 200] {
             world.step((what, which, 0, 77));
@@ -262,7 +263,7 @@ proptest! {
     }
 }
 
-/// The program of a number.
+/// Returns the program of a number.
 fn program(number: u64) -> Vec<Step> {
     let bytes: Vec<u8> = number.to_le_bytes().into_iter().cycle().take(32).collect();
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -271,8 +272,8 @@ fn program(number: u64) -> Vec<Step> {
     steps.current()
 }
 
-/// The numbers of the programs to run: one that is to be run again, or new ones until the time is over. By default a
-/// few that are the same everywhere.
+/// Returns the numbers of the programs to run: one to be repeated, or new ones until the time is over. By default some
+/// that are the same everywhere.
 fn numbers() -> Box<dyn Iterator<Item = u64>> {
     let number = |key: &str| std::env::var(key).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(again) = number("SHEAVE_RANDOM_SEED") {
@@ -284,7 +285,7 @@ fn numbers() -> Box<dyn Iterator<Item = u64>> {
     Box::new((first..).take_while(move |_| start.elapsed().as_secs() < seconds))
 }
 
-/// The sanitizer ends the process, so each program is told before it runs: `SHEAVE_RANDOM_SEED=N` runs it again.
+/// The sanitizer ends the process, so each program is printed before it runs: `SHEAVE_RANDOM_SEED=N` runs it again.
 #[test]
 fn programs_for_as_long_as_one_likes() {
     let now = Arc::new(AtomicU64::new(0));
@@ -292,7 +293,7 @@ fn programs_for_as_long_as_one_likes() {
     std::thread::spawn(move || {
         let (mut last, mut ticks) = (0, 0);
         loop {
-            // Ticks of its own, and no clock: whoever stops the process for a while stops this too.
+            // Counts ticks instead of reading a clock: when the process is stopped for a while, the count stops too.
             std::thread::sleep(TICK);
             let number = watched.load(Ordering::Relaxed);
             ticks = if number == last { ticks + 1 } else { 0 };

@@ -1,17 +1,17 @@
 //! A block device at the other end of a Unix socket: `sock:PATH,size=64M,receive=straight|any,timeout=30s`.
 //!
 //! Shows the tier of drivers that move the memory of requests by the ring's own kernel ring: all requests of a batch go
-//! to the socket in one operation, writes straight from their memory; reads are received straight into theirs, or, with
-//! `receive=any`, into buffers of the kernel's choice by one multishot receive. A connection that is lost fails what
-//! was under way, and is made again.
+//! to the socket in one operation, writes directly from their memory; reads are received directly into theirs or, with
+//! `receive=any`, into buffers that the kernel chooses, by one multishot receive. When a connection is lost, its
+//! requests fail, and a new connection is made.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `wire` | the form of requests and replies |
 //! | `queue` | one ring's connection |
-//! | `server` | the other end, for tests, with the ways in which it fails |
+//! | `server` | the other end, for tests, with several ways to fail |
 
-/// The driver of the page on the kernel ring.
+/// Tests the driver of the page on the kernel ring.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/drivers/kernel-ring.md")]
 pub struct KernelRing;
@@ -34,14 +34,14 @@ struct Sock {
     any: bool,
 }
 
-/// Receive buffers of a ring, and their bytes, with `receive=any`.
+/// Number and size of the receive buffers of a ring, with `receive=any`.
 const BUFFERS: (u16, u32) = (64, 16 << 10);
 
 /// Adds `sock` to the kinds of a registry.
 ///
 /// # Errors
 ///
-/// The name is taken.
+/// Fails if the name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
     registry.register("sock", open)
 }

@@ -1,13 +1,13 @@
-//! One ring's connection: what goes out, what comes in, and what becomes of both when the connection is lost.
+//! The connection of one ring: sends, receives, and recovery when the connection is lost.
 //!
-//! Owns the headers that the kernel sends and receives. At most one operation sends and one receives at a time, for
+//! Owns the headers that the kernel sends and receives. At most one operation sends and one receives at a time, as the
 //! bytes of a stream have an order.
 //!
 //! Invariants:
 //! - K1: `heads` and `head` are used only by the operations in `sending` and `receiving`, and by the driver while there
 //!   are none.
-//! - K2: of a request's memory, the operation in `sending` has that of the writes in `batch`, the one in `receiving`
-//!   has that of the read in `inbound`; the driver itself copies nothing.
+//! - K2: the operation in `sending` uses the memory of the writes in `batch`, and the one in `receiving` that of the
+//!   read in `inbound`; the driver itself copies nothing.
 #![allow(unsafe_code)] // Sends and receives the memory of requests.
 
 use std::collections::VecDeque;
@@ -22,62 +22,62 @@ use sheave::{Buf, DeviceError, Errno, Op, Status};
 
 use crate::wire::{Asked, Command, REPLY, REQUEST, Replied};
 
-/// A send, a receive, a connect or a timer: at most two at a time, and two that are being cancelled.
+/// Most operations at a time: of send, receive, connect and timer two, and two that are being cancelled.
 pub(crate) const OPERATIONS: u16 = 4;
 /// Most pieces of memory of a request.
 pub(crate) const MAX_PIECES: usize = 64;
-/// Most pieces of memory of one send: the kernel takes no more.
+/// Most pieces of memory of one send, a limit of the kernel.
 const MAX_SEND: usize = 1024;
-/// How long after a failure the next connection is tried.
+/// Retry delay after a failed connection.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// What the connection is.
+/// State of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// To be made.
+    /// Not connected.
     Down,
-    /// To be made when the timer has run out.
+    /// Not connected; the retry timer runs.
     Pausing(OpToken),
-    /// Being made.
+    /// A connect is under way.
     Connecting(OpToken),
-    /// There.
+    /// Connected.
     Up,
     /// Lost, and operations on it have not ended.
     Closing,
 }
 
-/// What comes next from the socket.
+/// The next bytes expected from the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inbound {
-    /// A reply, of which so many bytes have come.
+    /// A reply, and the bytes of it received so far.
     Head(usize),
-    /// The data of a read, of which so many bytes have come.
+    /// The data of a read: bytes received so far, and bytes in all.
     Data(RequestId, usize, usize),
 }
 
-/// One ring's connection.
+/// The connection of one ring.
 #[derive(Debug)]
 pub(crate) struct SockQueue {
     to: Address,
     link: Link,
     fd: Option<Arc<OwnedFd>>,
-    /// Requests that were not sent.
+    /// Requests that are not sent yet.
     waiting: VecDeque<RequestId>,
     /// Requests that have not ended, with their cookies, by slot.
     all: Vec<Option<(u64, RequestId)>>,
     cookies: u64,
     sending: Option<OpToken>,
     receiving: Option<OpToken>,
-    /// What `sending` sends, as far as it has not gone.
+    /// Memory that `sending` has still to send.
     pieces: Vec<IoVec>,
     batch: Vec<RequestId>,
     heads: Buf,
     inbound: Inbound,
     into: Vec<IoVec>,
     head: Buf,
-    /// Replies are received into buffers of the kernel's choice, and copied.
+    /// Replies are received into buffers that the kernel chooses, and copied.
     any: bool,
-    /// The server took too long.
+    /// A request timed out.
     overdue: bool,
 }
 
@@ -110,7 +110,7 @@ impl SockQueue {
         })
     }
 
-    /// Makes the connection, or sends what waits.
+    /// Connects, or sends waiting requests.
     fn go_on(&mut self, rqs: &mut Polled<'_>) {
         if std::mem::take(&mut self.overdue) {
             self.lose(rqs);
@@ -128,7 +128,7 @@ impl SockQueue {
         if raw < 0 {
             return self.pause(rqs);
         }
-        // SAFETY: a new descriptor, which is nobody else's.
+        // SAFETY: the descriptor is new, and no other code has it.
         let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(raw) });
         if let Ok(token) = rqs.connect(&fd, &self.to) {
             (self.link, self.fd) = (Link::Connecting(token), Some(fd));
@@ -140,7 +140,7 @@ impl SockQueue {
         self.link = rqs.timer(RETRY).map_or(Link::Down, Link::Pausing);
     }
 
-    /// Sends all requests that wait, in one operation.
+    /// Sends all waiting requests in one operation.
     fn send(&mut self, rqs: &mut Polled<'_>) {
         if self.sending.is_some() {
             return;
@@ -180,7 +180,7 @@ impl SockQueue {
         }
     }
 
-    /// Receives what comes next, and the reply behind it.
+    /// Receives the next expected bytes, and the reply after them.
     fn receive(&mut self, rqs: &mut Polled<'_>) {
         let (Some(fd), None, Link::Up) = (&self.fd, self.receiving, self.link) else { return };
         if self.any {
@@ -209,7 +209,7 @@ impl SockQueue {
         }
     }
 
-    /// These bytes have come, wherever they belong.
+    /// Copies received bytes to where they belong.
     fn copy(&mut self, mut data: &[u8], rqs: &mut Polled<'_>) {
         while !data.is_empty() && self.link == Link::Up {
             let (here, rest) = match self.inbound {
@@ -231,7 +231,7 @@ impl SockQueue {
         }
     }
 
-    /// So many bytes have come to where `receive` wanted them.
+    /// Advances the state by `bytes` bytes that have arrived where `receive` wanted them.
     fn received(&mut self, mut bytes: usize, rqs: &mut Polled<'_>) {
         if let Inbound::Data(id, from, to) = self.inbound {
             let data = bytes.min(to - from);
@@ -250,7 +250,7 @@ impl SockQueue {
             let replied = Replied::from_bytes(&self.head).and_then(|replied| Some((replied, self.whose(replied)?)));
             match replied {
                 Some((replied, id)) => self.replied(replied, id, rqs),
-                // What follows cannot be told apart any more.
+                // The stream cannot be parsed any further.
                 None => self.lose(rqs),
             }
         }
@@ -275,7 +275,7 @@ impl SockQueue {
         rqs.end(id, status);
     }
 
-    /// The connection is lost: what was under way on it fails, once no operation uses its memory.
+    /// Called when the connection is lost: fails its requests, once no operation uses their memory.
     fn lose(&mut self, rqs: &mut Polled<'_>) {
         if self.link != Link::Up {
             return;
@@ -289,7 +289,7 @@ impl SockQueue {
         self.close(rqs);
     }
 
-    /// Begins anew when the operations on the lost connection have ended.
+    /// Starts a new connection when the operations on the lost one have ended.
     fn close(&mut self, rqs: &mut Polled<'_>) {
         if (self.link, self.sending, self.receiving) == (Link::Closing, None, None) {
             self.inbound = Inbound::Head(0);
@@ -344,7 +344,7 @@ impl SafeQueue for SockQueue {
                 _ if self.link != Link::Up => {}
                 Ok(1..) if self.any => self.copy(end.data, rqs),
                 Ok(bytes @ 1..) => self.received(bytes, rqs),
-                // The buffers are back by now.
+                // The buffers are free again by now.
                 Err(_) if end.res == -libc::ENOBUFS => {}
                 _ => self.lose(rqs),
             }
@@ -368,7 +368,7 @@ impl SafeQueue for SockQueue {
     }
 
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
-        // Its reply, should it come, would be taken for that of nobody: the connection is of no use any more.
+        // A late reply would match no request, so the connection can no longer be used.
         self.all[rq.id().slot()] = None;
         self.overdue = true;
         Step::End(Status::Timeout)

@@ -1,4 +1,4 @@
-//! The other end of the socket: serves bytes in memory, or fails as it is told.
+//! The other end of the socket: serves bytes in memory, or fails as configured.
 //!
 //! Owns a thread for each connection, which ends with the connection; the listener ends with the server.
 
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use crate::wire::{Asked, Command, REQUEST, Replied};
 
-/// How a server fails.
+/// The way in which a server fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fails {
-    /// It does not.
+    /// Never fails.
     Never,
-    /// It closes its first connection after it has sent so many bytes; later ones live.
+    /// Closes its first connection after it has sent this many bytes; later connections work.
     DiesAt(u64),
-    /// It stops answering on its first connection after it has sent so many bytes.
+    /// Stops answering on its first connection after it has sent this many bytes.
     StallsAt(u64),
-    /// It answers a read with this cookie's bits turned around.
+    /// Answers a read with its cookie's bits inverted.
     Lies,
-    /// It does not, and answers so many requests with one call.
+    /// Never fails, and answers this many requests with one call.
     Gathers(usize),
 }
 
@@ -37,7 +37,7 @@ struct Inner {
     streams: Mutex<Vec<UnixStream>>,
 }
 
-/// A server, until it is dropped.
+/// A server, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -54,7 +54,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Returns the error of the system.
     pub fn start(path: &Path, size: usize, fails: Fails) -> std::io::Result<Server> {
         let listener = UnixListener::bind(path)?;
         let inner = Arc::new(Inner {
@@ -88,19 +88,19 @@ impl Server {
         Ok(Server { inner, thread: Some(thread), path: path.to_owned() })
     }
 
-    /// Connections that were made so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> u64 {
         // SeqCst: a counter of a test.
         self.inner.connections.load(Ordering::SeqCst)
     }
 
-    /// Requests that have come so far.
+    /// Returns the number of requests received so far.
     pub fn requests(&self) -> u64 {
         // SeqCst: a counter of a test.
         self.inner.requests.load(Ordering::SeqCst)
     }
 
-    /// Closes all connections, as a server that dies; new ones can be made.
+    /// Closes all connections, as if the server had died; new ones can be made.
     pub fn hang_up(&self) {
         lock(&self.inner.streams).drain(..).for_each(|stream| _ = stream.shutdown(std::net::Shutdown::Both));
     }
@@ -157,7 +157,8 @@ impl Inner {
         reply
     }
 
-    /// Sends a reply as far as this server does; how many bytes the connection has sent.
+    /// Sends a reply, or the part of it that this server sends. Returns the number of bytes that the connection has
+    /// sent.
     fn send(&self, stream: &mut UnixStream, reply: &[u8], sent: u64, number: u64) -> std::io::Result<u64> {
         let most = match self.fails {
             Fails::DiesAt(most) | Fails::StallsAt(most) if number == 0 => most,

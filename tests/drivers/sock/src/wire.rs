@@ -1,7 +1,7 @@
-//! What goes over the socket: a request of 32 bytes, behind it the data of a write; a reply of 16 bytes, behind it the
-//! data of a read that has succeeded. Numbers are little-endian.
+//! Format of messages on the socket: a request of 32 bytes, followed by the data of a write; a reply of 16 bytes,
+//! followed by the data of a successful read. Numbers are little-endian.
 //!
-//! Owns both forms. Whose request a cookie names is the queue's to know.
+//! Owns both formats. The queue knows which request a cookie names.
 
 /// Bytes of a request.
 pub const REQUEST: usize = 32;
@@ -13,34 +13,34 @@ pub const MAX_DATA: u32 = 1 << 20;
 const REQUEST_MAGIC: u32 = 0x5e4b_0001;
 const REPLY_MAGIC: u32 = 0x5e4b_0002;
 
-/// What is asked for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Data from the server.
+    /// Sends data from the server.
     Read,
-    /// Data to the server.
+    /// Sends data to the server.
     Write,
-    /// What was written is to be durable.
+    /// Makes written data durable.
     Flush,
 }
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What is asked for.
+    /// The kind of request.
     pub command: Command,
-    /// Comes back in the reply.
+    /// Identifies the request in the reply.
     pub cookie: u64,
-    /// Where, in bytes.
+    /// Position in bytes.
     pub at: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 /// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replied {
-    /// That of the request.
+    /// The cookie of the request.
     pub cookie: u64,
     /// 0, or a positive errno.
     pub errno: u32,
@@ -55,7 +55,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Asked {
-    /// In the form of the wire.
+    /// Encodes the request.
     pub fn to_bytes(self) -> [u8; REQUEST] {
         let mut bytes = [0; REQUEST];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_le_bytes());
@@ -66,7 +66,7 @@ impl Asked {
         bytes
     }
 
-    /// From the wire; `None` when it is no request.
+    /// Decodes a request; `None` if it is malformed.
     pub fn from_bytes(bytes: &[u8; REQUEST]) -> Option<Asked> {
         let command = match bytes[4] {
             0 => Command::Read,
@@ -81,7 +81,7 @@ impl Asked {
 }
 
 impl Replied {
-    /// In the form of the wire.
+    /// Encodes the reply.
     pub fn to_bytes(self) -> [u8; REPLY] {
         let mut bytes = [0; REPLY];
         bytes[..4].copy_from_slice(&REPLY_MAGIC.to_le_bytes());
@@ -90,7 +90,7 @@ impl Replied {
         bytes
     }
 
-    /// From the wire; `None` when it is no reply.
+    /// Decodes a reply; `None` if it is malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Replied> {
         let replied = Replied { errno: u32_at(bytes, 4), cookie: u64_at(bytes, 8) };
         (u32_at(bytes, 0) == REPLY_MAGIC).then_some(replied)

@@ -1,4 +1,4 @@
-//! How often a ring enters the kernel for a batch, counted by strace: the batch goes with one call, whatever is in it.
+//! Number of kernel entries of a ring for a batch, counted by strace: a batch of any size takes one call.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use sheave_outside_sock::server::{Fails, Server};
 const BATCH: u64 = 32;
 /// Batches of the short and of the long run.
 const SHORT_LONG: (u64, u64) = (50, 250);
-/// Tells the program under strace how many batches it is to do, and whether a file is beside the socket.
+/// Environment of the program under strace: the number of batches, and the use of a file beside the socket.
 const BATCHES: &str = "SHEAVE_SOCK_BATCHES";
 const BESIDE: &str = "SHEAVE_SOCK_BESIDE";
 
@@ -35,7 +35,7 @@ fn program() {
     for _ in 0..many {
         for number in 0..BATCH {
             for &fd in &fds {
-                // Not side by side, or they would be one request.
+                // With gaps, or they would be merged into one request.
                 let read = op::read(fd, Buf::zeroed(4096, 4096).expect("memory"));
                 ring.push(read.offset(number * 17 % 128 * 8192)).expect("room");
             }
@@ -48,7 +48,7 @@ fn program() {
     }
 }
 
-/// Calls of `io_uring_enter`; `None` where processes may not be traced.
+/// Returns the number of calls of `io_uring_enter`; `None` if processes may not be traced.
 fn enters(many: u64, beside: bool) -> Option<u64> {
     let strace = sheave_testkit::require("strace")?;
     let mut command = Command::new(strace);
@@ -86,7 +86,7 @@ fn a_batch_goes_with_one_call_also_beside_a_file() {
         let (Some(low), Some(high)) = (enters(short, beside), enters(long, beside)) else { return };
         let each = (high - low) as f64 / (long - short) as f64;
         println!("{each:.2} calls of io_uring_enter for a batch, with a file beside: {beside}");
-        // One sends the batch; the others sleep until what is answered has come.
+        // One call sends the batch; the others sleep until replies arrive.
         assert!((1.0..4.0).contains(&each), "{each:.2} calls for {BATCH} reads (a file beside: {beside})");
     }
 }

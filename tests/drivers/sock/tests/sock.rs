@@ -1,4 +1,4 @@
-//! A driver of the unsafe tier: passes the suite, moves bytes without a copy, and survives whatever its server does.
+//! A driver of the unsafe tier: passes the suite, moves bytes without a copy, and survives all failures of its server.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 const EIO: i32 = 5;
 const ETIMEDOUT: i32 = 110;
 
-/// A server, and how its device is opened.
+/// A server, and the path of its socket.
 struct Rig {
     server: Server,
     path: PathBuf,
@@ -35,7 +35,7 @@ impl Rig {
     }
 }
 
-/// A ring with the device; `None`, said aloud, where there is no kernel ring.
+/// Makes a ring with the device; `None`, with a reported skip, if there is no kernel ring.
 fn ring(device: &Device) -> Option<(Ring, Fd)> {
     let mut ring = Ring::builder().entries(128).build().expect("a ring");
     match ring.attach(device) {
@@ -53,7 +53,7 @@ fn filled(len: usize, with: impl Fn(usize) -> u8) -> Buf {
     buf
 }
 
-/// Results by user data, of so many operations.
+/// Runs `many` operations. Returns their user data and results.
 fn results(ring: &mut Ring, many: u32) -> Vec<(u64, i32)> {
     ring.submit_and_wait(many).expect("submitted");
     let mut all: Vec<(u64, i32)> = std::iter::from_fn(|| ring.pop()).map(|done| (done.user_data, done.res)).collect();
@@ -76,7 +76,7 @@ fn passes_the_suite() {
     };
     let served = at(format!("sock:{},size=8M", rig.path.display()));
     let copied = at(format!("sock:{},size=8M,receive=any", rig.path.display()));
-    // Nobody listens there: requests wait for a connection until they are overdue.
+    // No server listens there: requests wait for a connection until they are overdue.
     let stuck = at(format!("sock:{}.none,size=8M,timeout=200ms", rig.path.display()));
     Suite::new(served).stuck(stuck).run().assert_passed();
     Suite::new(copied).run().assert_passed();
@@ -127,13 +127,13 @@ fn a_server_that_dies_at_any_byte_fails_what_was_under_way_and_nothing_else() {
 }
 
 fn dies(keys: &str) {
-    // Around the replies' heads and within the data of the first read and the second.
+    // Positions around the heads of replies, and within the data of the first and the second read.
     for at in [0, 1, 15, 16, 17, 500, 16 + 8192 - 1, 16 + 8192, 16 + 8192 + 3, 2 * (16 + 8192) - 1, 40_000] {
         let rig = Rig::new(Fails::DiesAt(at));
         let Some((mut ring, fd)) = ring(&rig.device(keys)) else { return };
         for number in 0..8 {
             let buf = filled(8192, |_| 0xee);
-            // Not side by side, or they would be one request.
+            // With gaps, or they would be merged into one request.
             ring.push(op::read(fd, buf).offset(number * 65536).user_data(number)).expect("room");
         }
         let ended = results(&mut ring, 8);
@@ -141,7 +141,7 @@ fn dies(keys: &str) {
         assert_eq!(ended.len(), 8, "each ends once");
         let good = ended.iter().filter(|(_, res)| *res == 8192).count();
         assert!(good == whole.min(8) && ended.iter().all(|&(_, res)| res == 8192 || res == -EIO), "{at}: {ended:?}");
-        // The next connection lives.
+        // The next connection works.
         ring.push(op::read(fd, filled(8192, |_| 0xee)).user_data(9)).expect("room");
         assert_eq!(results(&mut ring, 1), [(9, 8192)], "{at}");
         assert_eq!(rig.server.connections(), 2);
@@ -174,7 +174,7 @@ fn a_ring_that_goes_takes_its_operations_back_first() {
             ring.push(op::write(fd, filled(65536, |_| 1)).offset((4 << 20) + number * 131_072)).expect("room");
         }
         ring.submit().expect("submitted");
-        // Until some of it is in the kernel, also a receive into the memory of a read.
+        // Waits until some of it is in the kernel, including a receive into the memory of a read.
         while rig.server.requests() == 0 && start.elapsed() < Duration::from_secs(10) {
             let _ = ring.wait(32, Some(Duration::from_millis(5)));
         }

@@ -1,10 +1,10 @@
-//! Where a sector is, and where its parity: the devices have units of 64 KiB, one row of units is a stripe, and the
+//! Location of a sector and of its parity: the devices have units of 64 KiB, one row of units is a stripe, and the
 //! parity of each stripe is on another device than that of the stripe before.
 
 /// Sectors of a unit.
 pub(crate) const UNIT_SECTORS: u64 = 128;
 
-/// How many devices there are, and how large they are.
+/// Number and size of the devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) devices: usize,
@@ -12,15 +12,15 @@ pub(crate) struct Layout {
     pub(crate) units: u64,
 }
 
-/// Where a sector is.
+/// Location of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) stripe: u64,
-    /// The device that has it.
+    /// Index of the device that has it.
     pub(crate) data: usize,
-    /// The device that has its parity.
+    /// Index of the device that has its parity.
     pub(crate) parity: usize,
-    /// Its sector on either.
+    /// Its sector on both devices.
     pub(crate) sector: u64,
 }
 

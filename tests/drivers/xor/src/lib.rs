@@ -2,14 +2,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `layout` | where a sector is, and where its parity |
-//! | `stripes` | one write at a time to a stripe, across rings; which device is lost |
-//! | `work` | what a request does, child by child |
+//! | `layout` | location of a sector and of its parity |
+//! | `stripes` | one write at a time to a stripe, across rings; the lost device |
+//! | `work` | the steps of a request, child by child |
 //!
-//! A device whose I/O fails is lost from then on: it is neither read nor written, and what it had is computed from the
-//! others. `missing=N` opens without the device of this number, from 0 on; it must not come back, for it has missed
-//! writes. A second device that fails makes I/O fail. As with any parity without a journal, a crash between the write
-//! of data and that of its parity leaves a stripe that a later loss of a device reads wrongly.
+//! A device whose I/O fails is lost from then on: it is neither read nor written, and its data is computed from the
+//! others. `missing=N` opens without the device of this number, from 0 on; that device must not be used again, as it
+//! has missed writes. When a second device fails, I/O fails. As with any parity without a journal, a crash between the
+//! write of data and that of its parity leaves a stripe that is read wrongly after a later loss of a device.
 #![forbid(unsafe_code)]
 
 mod layout;
@@ -40,7 +40,7 @@ struct Xor {
 ///
 /// # Errors
 ///
-/// The name is taken.
+/// Fails if the name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
     registry.register("xor", open)
 }
@@ -101,22 +101,22 @@ impl SafeDriver for Xor {
     }
 }
 
-/// One ring's way into the device.
+/// The queue of one ring.
 #[derive(Debug)]
 struct XorQueue {
     layout: Layout,
     stripes: Arc<Stripes>,
-    /// Tells the queues of the device apart.
+    /// Number of the queue among those of the device.
     number: u64,
     waker: Waker,
-    /// By slot of the request.
+    /// Work in progress, by slot of the request.
     work: Vec<Option<Work>>,
     /// Requests whose stripe another one has.
     waiting: Vec<RequestId>,
 }
 
 impl XorQueue {
-    /// Takes a step of a request's work, and lets its stripe go at its end.
+    /// Takes a step of a request's work, and releases its stripe at its end.
     fn step(&mut self, rq: &mut Request<'_>, step: impl FnOnce(&mut Work, &Stripes, &mut Request<'_>) -> Next) -> Step {
         let at = rq.id().slot();
         let Some(work) = &mut self.work[at] else { return Step::End(Status::IoErr) };
@@ -132,8 +132,8 @@ impl XorQueue {
         }
     }
 
-    /// Begins, if it needs no stripe or nobody else has it. A read of what is lost needs it too: half of a write would
-    /// give it other bytes.
+    /// Begins a request if it needs no stripe or no other request has it. A read of lost data needs it too, as a
+    /// half-finished write would make it compute other bytes.
     fn begin(&mut self, rq: &mut Request<'_>) -> Step {
         let place = self.layout.place(rq.sector());
         let computed = rq.op() == Op::Read && self.stripes.lost() == Some(place.data);
@@ -174,7 +174,7 @@ impl SafeQueue for XorQueue {
 
 impl Drop for XorQueue {
     fn drop(&mut self) {
-        // Of requests that were cancelled with their ring.
+        // Releases the stripes of requests that were cancelled with their ring.
         self.work.iter_mut().filter_map(Option::take).for_each(|work| self.stripes.unlock(work.locked()));
     }
 }

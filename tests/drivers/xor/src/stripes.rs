@@ -1,7 +1,7 @@
-//! What all rings of the device share: which stripes are being written, and which device is lost.
+//! State that all rings of the device share: the stripes that are being written, and the lost device.
 //!
-//! A write reads a stripe's parity before it changes it, so two writes of one stripe go one after the other, also when
-//! they are those of two rings; so do reads of what is computed from the parity. Who finds a stripe taken leaves
+//! A write reads a stripe's parity before it changes it, so two writes of one stripe run one after the other, also when
+//! they are on different rings; so do reads that are computed from the parity. A queue that finds a stripe taken leaves
 //! its waker, and tries again when that is called.
 
 use std::collections::HashMap;
@@ -29,14 +29,14 @@ impl Stripes {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A number for another queue.
+    /// Returns a number for a new queue.
     pub(crate) fn new_queue(&self) -> u64 {
         let mut state = self.state();
         state.queues += 1;
         state.queues
     }
 
-    /// Takes a stripe for this queue; false when another request has it, and then the waker is called when it may be
+    /// Takes a stripe for this queue. Returns false if another request has it; the waker is then called when it may be
     /// free.
     pub(crate) fn lock(&self, stripe: u64, queue: u64, waker: &Waker) -> bool {
         let mut state = self.state();
@@ -55,12 +55,12 @@ impl Stripes {
         waiting.into_iter().flatten().for_each(|(_, waker)| waker.wake());
     }
 
-    /// The device that is lost.
+    /// Returns the lost device.
     pub(crate) fn lost(&self) -> Option<usize> {
         self.state().lost
     }
 
-    /// A device has failed; false when another one had before.
+    /// Records that a device has failed. Returns false if another one had failed before.
     pub(crate) fn lose(&self, device: usize) -> bool {
         *self.state().lost.get_or_insert(device) == device
     }

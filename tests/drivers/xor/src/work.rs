@@ -1,4 +1,4 @@
-//! What a request does, child by child.
+//! The steps of a request, child by child.
 //!
 //! | request | with all devices | without its device | without its parity |
 //! |---|---|---|---|
@@ -6,7 +6,7 @@
 //! | write | old data and old parity, then both anew | all others but the parity, then the parity | its unit |
 //! | flush | all devices | all others | all others |
 //!
-//! A child that fails loses its device, and the request begins again without it; the second time it fails.
+//! If a child fails, its device is lost, and the request begins again without it; a second failure fails the request.
 
 use sheave::drivers::{Child, ChildEnd, Memory, Refused, Request};
 use sheave::{Buf, Op, Status};
@@ -14,22 +14,22 @@ use sheave::{Buf, Op, Status};
 use crate::layout::Place;
 use crate::stripes::Stripes;
 
-/// What comes next.
+/// The next step of a request.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Children are on their way.
+    /// Wait for its children.
     Children,
-    /// It must have its stripe, and begin anew.
+    /// Take its stripe, and begin anew.
     Anew,
     End(Status),
 }
 
-/// What is on its way.
+/// The kind of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Children whose end is the request's.
+    /// The last children: the request ends with them.
     Last,
-    /// Reads of what a read or a parity is computed from.
+    /// Reads from which data or parity is computed.
     Sources,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Work {
     place: Place,
     stripe: Option<u64>,
     phase: Phase,
-    /// XOR of the sources that have come.
+    /// XOR of the sources that have been read.
     sum: Vec<u8>,
-    /// A child of this round has failed, and its device could be lost.
+    /// A child of this round failed, and the request can go on without its device.
     again: bool,
-    /// The request fails when its children have ended.
+    /// Status with which the request fails when its children have ended.
     failed: Option<Status>,
 }
 
@@ -61,12 +61,12 @@ impl Work {
         Work { devices, place, stripe, phase: Phase::Last, sum: Vec::new(), again: false, failed: None }
     }
 
-    /// The stripe that it has.
+    /// Returns the stripe that it has.
     pub(crate) fn locked(&self) -> Option<u64> {
         self.stripe
     }
 
-    /// Sends the first children, by which device is lost.
+    /// Sends the first children, which depend on the lost device.
     pub(crate) fn begin(&mut self, stripes: &Stripes, rq: &mut Request<'_>) -> Next {
         rq.forget_errors();
         let (lost, place) = (stripes.lost(), self.place);
@@ -114,7 +114,7 @@ impl Work {
         }
     }
 
-    /// All sources are there: a read ends, a write writes.
+    /// Called when all sources have been read: a read ends, a write writes.
     fn have_sources(&mut self, stripes: &Stripes, rq: &mut Request<'_>) -> Next {
         let mut sum = std::mem::take(&mut self.sum);
         if rq.op() == Op::Read {
@@ -129,7 +129,8 @@ impl Work {
             parity.copy_from_slice(&sum);
             self.send(rq, self.place.parity, Op::Write, Memory::Own(parity))
         });
-        // What another request has lost meanwhile is written all the same, or fails: the parity says what it is.
+        // If another request has lost the device meanwhile, its data is not written: the parity has it. Otherwise the
+        // data is written, and may fail.
         let sent = sent.and_then(|()| match stripes.lost() == Some(self.place.data) {
             true => Ok(()),
             false => self.send_own(rq, self.place.data, Op::Write),
@@ -138,7 +139,7 @@ impl Work {
         self.sent(rq, sent)
     }
 
-    /// A child with the request's own memory.
+    /// Sends a child with the request's own memory.
     fn send_own(&mut self, rq: &mut Request<'_>, device: usize, op: Op) -> Result<(), Status> {
         self.phase = Phase::Last;
         let memory = Memory::OfRequest(0..rq.bytes() as usize);
@@ -158,7 +159,8 @@ impl Work {
         rq.send(child).map_err(|_: Refused| Status::IoErr)
     }
 
-    /// Waits for what was sent; when not all could be, the request fails with the last of it.
+    /// Waits for the children that were sent. If not all could be sent, the request fails when the last of them has
+    /// ended.
     fn sent(&mut self, rq: &Request<'_>, sent: Result<(), Status>) -> Next {
         match sent {
             Ok(()) => Next::Children,

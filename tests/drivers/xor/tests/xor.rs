@@ -1,4 +1,4 @@
-//! Parity over three devices: passes the suite, with all devices, without one, and with one that is lost on the way.
+//! Parity over three devices: passes the suite with all devices, without one, and with one that is lost during I/O.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn stands_on_files_through_one_kernel_ring() {
     let _ = std::fs::remove_dir_all(dir);
 }
 
-/// Fills the device or compares it, whole.
+/// Fills or compares the whole device.
 fn whole(device: &Device, write: bool) {
     let (mut rng, mut ring) = (Rng::new(5), Ring::builder().entries(8).build().expect("a ring"));
     let fd = ring.attach(device).expect("attached");
@@ -102,7 +102,7 @@ fn what_was_written_outlives_each_of_them() {
     for missing in 0..3 {
         whole(&registry.open(&format!("xor:missing={missing},{spec}")).expect("opened"), false);
     }
-    // And what is written without one is there when it is read without it.
+    // Data written without one device is there when it is read without it.
     let short = registry.open(&format!("xor:missing=1,{spec}")).expect("opened");
     whole(&short, true);
     whole(&short, false);

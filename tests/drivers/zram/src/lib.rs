@@ -1,12 +1,12 @@
 //! A ram disk that compresses: `zram:size=64M`.
 //!
-//! Owns blocks of 4 KiB by number, each packed by [`pack()`]; a block of zeroes takes no memory. All rings share them
-//! under locks, each for a part of the blocks. Nothing outlives the process.
+//! Owns blocks of 4 KiB by number, each packed by [`pack()`]; a block of zeroes takes no memory. All rings share them,
+//! under locks for a part of the blocks each. The data ends with the process.
 #![forbid(unsafe_code)]
 
 mod pack;
 
-/// The drivers of the page on drivers without unsafe code.
+/// Tests the drivers of the page on drivers without unsafe code.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/drivers/writing.md")]
 pub struct Writing;
@@ -21,7 +21,7 @@ pub use pack::{pack, unpack};
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
-/// Locks over the blocks.
+/// Number of locks over the blocks.
 const SHARDS: usize = 64;
 
 /// Blocks by number, packed.
@@ -38,7 +38,7 @@ pub struct Zram {
 ///
 /// # Errors
 ///
-/// The name is taken.
+/// Fails if the name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
     registry.register("zram", open)
 }

@@ -1,15 +1,15 @@
-//! Runs and literals: what a block of repeated bytes becomes.
+//! Packing of a block into runs and literals.
 //!
-//! A packed block is a row of pieces. The first byte of a piece below 128 is the length of a literal less one, and the
-//! bytes follow; from 128 on it is the length of a run less 125, and the byte that repeats follows. A block that would
-//! become longer is kept as it is, which its length tells.
+//! A packed block is a sequence of pieces. If the first byte of a piece is below 128, it is the length of a literal
+//! minus one, and the bytes follow; from 128 on it is the length of a run plus 125, and the repeated byte follows. A
+//! block that would become longer is kept unpacked, which its length shows.
 
-/// Shortest run that is worth a piece.
+/// Shortest run that becomes a piece.
 const MIN_RUN: usize = 3;
 const MAX_RUN: usize = 130;
 const MAX_LITERAL: usize = 128;
 
-/// Packs bytes; never longer than they are.
+/// Packs bytes. The result is never longer than the input.
 #[must_use]
 pub fn pack(bytes: &[u8]) -> Box<[u8]> {
     let mut packed = Vec::with_capacity(bytes.len());
@@ -36,7 +36,7 @@ fn put_literals(packed: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Unpacks what [`pack`] made of as many bytes; false when it is none of that.
+/// Unpacks the output of [`pack`] into as many bytes as were packed. Returns false if it is malformed.
 #[must_use]
 pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> bool {
     if packed.len() == bytes.len() {

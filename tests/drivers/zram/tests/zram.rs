@@ -1,4 +1,4 @@
-//! The ram disk that compresses: passes the suite, takes little memory, and gives bytes back as they were.
+//! The compressing ram disk: passes the suite, takes little memory, and returns the bytes that were written.
 #![forbid(unsafe_code)]
 
 use sheave::drivers::Registry;

@@ -1,4 +1,4 @@
-//! Begins requests.
+//! Begins requests: the entry point for each one that the session has parsed.
 
 use sheave_nbd::session::{Command, Request};
 use sheave_nbd::wire::{Errno, cflag};
@@ -9,13 +9,13 @@ use crate::reactor::requests::Io;
 use crate::reactor::unaligned::Unaligned;
 
 impl Chosen {
-    /// The blocks of a request that begins or ends within one, if it does.
+    /// Returns the unaligned edges of a request, if it begins or ends within a block.
     #[inline]
     pub(super) fn unaligned(&self, request: &Request) -> Option<Unaligned> {
         Unaligned::of(request, u64::from(self.session.block_bytes()))
     }
 
-    /// The memory that a request takes.
+    /// Returns the layout of the memory that a request takes.
     #[inline]
     pub(super) fn shape(&self, request: &Request, unaligned: Option<&Unaligned>) -> Shape {
         match (unaligned, request.command) {
@@ -26,13 +26,13 @@ impl Chosen {
     }
 }
 
-/// Whether a request rewrites parts of blocks.
+/// Returns true if a request rewrites parts of blocks.
 pub(super) fn rewrites(request: &Request, unaligned: Option<&Unaligned>) -> bool {
     unaligned.is_some() && matches!(request.command, Command::Write | Command::WriteZeroes)
 }
 
 impl Conn {
-    /// Carries a request out, or keeps it until there is memory, and the limit of the export lets it begin.
+    /// Starts a request, or defers it until there is memory and the export's limit lets it begin.
     pub(super) fn request(&mut self, io: &mut Io, request: Request) {
         if !self.admits(&request) {
             return;
@@ -40,6 +40,7 @@ impl Conn {
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         let unaligned = chosen.unaligned(&request);
         match request.command {
+            // Only a hint, which is acknowledged and not acted on.
             Command::Cache => return self.done(&request),
             Command::BlockStatus => return self.block_status(&request),
             Command::Read if request.len == 0 => {}
@@ -63,6 +64,7 @@ impl Conn {
         let shape = chosen.shape(&request, unaligned.as_ref());
         let Some(memory) = io.ask(self.number, &request, &shape) else {
             if !self.read_in_pieces(io, &request) {
+                // Charged already: the limit must not charge it again when there is memory.
                 (self.life.deferred, self.charge) = (Some(request), Charge::Paid);
             }
             return;
@@ -75,7 +77,7 @@ impl Conn {
         let locks = chosen.export.locks();
         match request.command {
             Command::Write => self.gathering = Some(slot),
-            // What is to have space is written.
+            // NO_HOLE asks for allocated blocks, so zeroes are written.
             Command::WriteZeroes if request.has(cflag::NO_HOLE) && !io.take_zeroes(slot) => {
                 io.forget(slot);
                 return self.out_of_memory(request);
@@ -93,12 +95,14 @@ impl Conn {
             _ => io.start(slot),
         }
         self.rewriting += u32::from(rewrites);
+        // A write counts as under way when its payload is complete (`gathered`).
         self.under_way += u32::from(request.command != Command::Write);
     }
 
     fn out_of_memory(&mut self, request: Request) {
         if request.command == Command::Write {
-            // Its payload would have to be skipped: nobody has seen a machine in this state that goes on.
+            // The payload would have to be skipped. That is not worth code: no machine this short of memory has been
+            // seen to go on.
             return self.drop_client(NO_MEMORY);
         }
         self.failed(&request, Errno::NoMem, NO_MEMORY);

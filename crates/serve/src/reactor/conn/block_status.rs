@@ -1,4 +1,4 @@
-//! A client asks for the status of a range: a chunk for each metadata context that it wants.
+//! BLOCK_STATUS: one reply chunk for each metadata context that the client wants.
 
 use sheave_base::sync::Arc;
 use sheave_nbd::Extent;
@@ -12,13 +12,13 @@ use crate::reactor::requests::Io;
 use crate::shared::Order;
 
 impl Conn {
-    /// Keeps a question until it is its turn ([`Questions`](crate::reactor::questions::Questions)).
+    /// Keeps a BLOCK_STATUS request until its turn comes ([`Questions`](crate::reactor::questions::Questions)).
     pub(super) fn block_status(&mut self, request: &Request) {
         self.question = Some(Asked { request: *request, left: request.contexts, turn: Turn::Out });
         self.under_way += 1;
     }
 
-    /// Lets a question wait for its turn, unless many replies wait for the client: each context may have a long one.
+    /// Puts the request in line, unless many replies wait to be sent: each context may add a long one.
     pub(super) fn line_up_question(&mut self, io: &mut Io) {
         if let Some(asked) = self.question.as_mut().filter(|asked| asked.turn == Turn::Out)
             && self.small_bytes < MAX_SMALL
@@ -28,13 +28,13 @@ impl Conn {
         }
     }
 
-    /// Whether it waits for an answer.
+    /// Returns true if a BLOCK_STATUS request is being answered.
     pub(in crate::reactor) fn has_question(&self) -> bool {
         self.question.is_some()
     }
 
-    /// Answers for one context, or gives a question that takes I/O to the export's thread, whose answer comes to
-    /// [`Conn::status`]. Returns true when the next context may be answered at once.
+    /// Answers for one context. If that takes I/O, the export's thread does it and delivers its answer to
+    /// [`Conn::status`]. Returns true if the next context may be answered at once.
     pub(in crate::reactor) fn answer_question(&mut self, io: &Io) -> bool {
         let (Some(asked), Stage::Transmission(chosen)) = (&mut self.question, &self.life.stage) else { return false };
         let Request { offset, len, contexts, .. } = asked.request;
@@ -53,7 +53,7 @@ impl Conn {
         self.status(found)
     }
 
-    /// Replies for the first context that is left. Returns true when the next may be answered at once.
+    /// Replies for the first of the contexts that are left. Returns true if the next may be answered at once.
     pub(in crate::reactor) fn status(&mut self, found: Result<Vec<Extent>, NoStatus>) -> bool {
         let Some(Asked { request, left, .. }) = self.question.take() else { return false };
         let (number, left) = (left.trailing_zeros(), left & left.wrapping_sub(1));
@@ -67,7 +67,7 @@ impl Conn {
                 }
                 self.tally.done(&request);
             }
-            // An error ends the reply: for a backup no answer is better than a wrong one.
+            // An error ends the whole reply: a backup must rather fail than rely on a wrong status.
             Ok((false, _)) => self.failed(&request, Errno::Inval, "nothing is known of the range"),
             Err(NoStatus(why)) => self.failed(&request, Errno::Inval, why),
         }
@@ -75,7 +75,7 @@ impl Conn {
         false
     }
 
-    /// Forgets the question of a client that is gone, unless it is read for: its answer comes.
+    /// Drops the request of a client that is gone, unless the export's thread has it: its answer will still arrive.
     pub(super) fn forget_question(&mut self, io: &mut Io) {
         if self.ending == Ending::Now && self.question.take_if(|asked| asked.turn != Turn::Reads).is_some() {
             io.questions.forget(self.number);
@@ -84,9 +84,8 @@ impl Conn {
     }
 }
 
-/// Answers a question of a connection on the export's thread. The thread lets go of the export before the client is
-/// told, and holds no other: whoever takes an export out, or ends the server and closes its pools, waits for clients
-/// alone.
+/// Answers for one context on the export's thread. The thread releases the export before it delivers the answer, and
+/// holds no other export: taking an export out, and ending the server, wait for clients alone.
 fn read_on_a_thread(export: &Arc<Served>, question: Question, conn: usize, io: &Io) -> std::io::Result<()> {
     let (of, orders) = (Arc::clone(export), io.shared.orders_of(io.number));
     export.status_thread().run(move || {

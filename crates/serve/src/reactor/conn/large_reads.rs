@@ -1,10 +1,10 @@
-//! Large reads of a device that carries reads out at once: one after the other, each sent before the next is read.
+//! Large reads from a device that completes reads at once: one at a time, each sent before the next is read.
 //!
-//! Such a device (memory, or a volume that lies in memory) gains nothing from several reads at a time: it has copied
-//! all of them before the first is sent, and the data of sixteen reads of 256 KiB has left the processor's cache by
-//! then, so that sending fetches it from memory once more. So a large read waits, without memory, until little of what
-//! was read before is still to be sent. Requests of other kinds, and small reads, pass it. Where reads take time they
-//! all begin at once.
+//! Such a device (memory, or a volume that lies in memory) gains nothing from several reads at a time: it copies all of
+//! them before the first is sent. By then the data of sixteen reads of 256 KiB has left the processor's cache, so that
+//! sending fetches it from memory again. A large read therefore waits, without memory, until little of the data read
+//! before it is still to be sent. Other requests, including small reads, pass it. On devices where reads take time, all
+//! reads begin at once.
 
 use std::collections::VecDeque;
 
@@ -13,16 +13,15 @@ use sheave_nbd::session::{Command, Request};
 use super::{Conn, Ending, Errno, NO_MEMORY, Stage};
 use crate::reactor::requests::Io;
 
-/// Bytes from which a read is large. Of smaller ones a whole batch is still in the cache when it is sent.
+/// Least bytes of a large read. A whole batch of smaller ones is still in the cache when it is sent.
 const LARGE: u64 = 64 << 10;
-/// Memory of a client beyond which its next large read waits: a part of the second-level cache of any processor.
+/// Memory held by a client beyond which its next large read waits: a part of the second-level cache of any processor.
 const HOT: u64 = 256 << 10;
 
-/// The large reads of a client.
 #[derive(Debug, Default)]
 pub(super) struct LargeReads {
     waiting: VecDeque<Request>,
-    /// The last large read ended in the turn of the loop in which it began.
+    /// True if the last large read ended in the turn of the loop in which it began.
     end_at_once: bool,
 }
 
@@ -31,7 +30,7 @@ impl LargeReads {
         !self.waiting.is_empty()
     }
 
-    /// Queues a request that has to wait, of a client that holds `held` bytes. Returns true if it has to.
+    /// Queues `request` if it has to wait; `held` is the memory that the client holds. Returns true if it was queued.
     pub(super) fn keep(&mut self, request: &Request, held: u64) -> bool {
         let waits = request.command == Command::Read
             && request.len >= LARGE
@@ -42,12 +41,12 @@ impl LargeReads {
         waits
     }
 
-    /// Returns the next read, if it may begin for a client that holds `held` bytes.
+    /// Returns the next large read if it may begin while the client holds `held` bytes.
     fn next(&self, held: u64) -> Option<&Request> {
         self.waiting.front().filter(|_| !self.end_at_once || held < HOT)
     }
 
-    /// Called when a read has ended; `at_once` says that it did so in the turn of the loop in which it began.
+    /// Called when a read has ended; `at_once` is true if it did in the turn of the loop in which it began.
     pub(super) fn ended(&mut self, request: &Request, at_once: bool) {
         if request.len >= LARGE {
             self.end_at_once = at_once;
@@ -61,7 +60,7 @@ impl Conn {
         self.large.waiting.len() as u32
     }
 
-    /// Begins the large reads that may begin now; forgets all when the client is gone.
+    /// Begins the large reads that may begin now. Drops all of them if the client is gone.
     pub(super) fn begin_large_reads(&mut self, io: &mut Io) {
         if self.ending == Ending::Now {
             self.under_way -= self.waiting_reads();

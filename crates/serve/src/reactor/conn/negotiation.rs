@@ -1,4 +1,5 @@
-//! A client chooses its export: bytes go to the state machine of the handshake, and its answers into the batch.
+//! The handshake, in which a client chooses its export: bytes go to the state machine `Handshake`, and its answers
+//! into the batch.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use crate::reactor::requests::Io;
 use crate::seen::Seen;
 use crate::shared::{Notice, Shared};
 
-/// Time that each option adds to that of the handshake. A client that lists thousands of exports has a question or more
-/// about each, one after the other; how many options there may be is bounded by how many exports there are.
+/// Time that each option adds to the deadline of the handshake. A client that lists thousands of exports sends one or
+/// more options for each, one after the other. The number of exports bounds the number of options.
 const OPTION_TIME: Duration = Duration::from_millis(5);
 
 impl Conn {
-    /// Until when it has to choose an export, while it has not.
+    /// Returns the deadline for choosing an export, until one is chosen.
     pub(in crate::reactor) fn handshake_until(&self) -> Option<Instant> {
         (self.ending != Ending::Now && matches!(self.life.stage, Stage::Handshake(_))).then_some(self.until)
     }
@@ -24,7 +25,7 @@ impl Conn {
         self.handshake_until().is_some_and(|until| until <= now)
     }
 
-    /// Goes on with the handshake as far as the bytes that are there go.
+    /// Runs the handshake as far as the received bytes allow.
     pub(super) fn handshake(&mut self, io: &mut Io, shared: &Shared) {
         while self.had_its_turn != Some(io.turn) {
             let negotiates = matches!(self.life.stage, Stage::Handshake(_));
@@ -68,7 +69,7 @@ impl Conn {
             match step {
                 handshake::Step::More => return,
                 handshake::Step::Done => {}
-                // Others have their turn before this thread goes through the contexts again.
+                // Searching the contexts takes long: other connections proceed before the next search.
                 handshake::Step::Searched => self.had_its_turn = Some(io.turn),
                 handshake::Step::StartTls => return self.start_tls(),
                 handshake::Step::Close => self.ending = Ending::AfterReplies,
@@ -77,7 +78,8 @@ impl Conn {
         }
     }
 
-    /// It has asked for an export that it may not open, in one or several questions: one of them is told.
+    /// Reports that the client asked for an export that it may not open. Repeated questions for one export are reported
+    /// once.
     fn was_refused(&mut self, shared: &Shared, export: String) {
         if self.refused.as_ref() == Some(&export) {
             return;

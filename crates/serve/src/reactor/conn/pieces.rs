@@ -1,9 +1,9 @@
 //! A read for which there is no memory, answered piece by piece in the memory that is the client's own.
 //!
-//! So a long read gets to its end however much others hold, and however slowly these take it. It begins when nothing
-//! else of the client is under way, for nothing may come between the pieces of one reply, and no other request of the
-//! client begins meanwhile. A device that fails after the first piece was sent ends the connection: the reply has
-//! promised the data.
+//! Thus a long read completes whatever memory others hold, and for however long. It begins only when nothing else of
+//! the client is under way, and no other request of the client begins meanwhile: nothing may come between the pieces of
+//! one reply. If the device fails after the first piece was sent, the connection ends, as the reply has promised the
+//! data.
 
 use sheave_nbd::session::{Command, Request};
 
@@ -11,18 +11,18 @@ use super::{Conn, Ending, NO_MEMORY, Stage};
 use crate::reactor::batch::Piece;
 use crate::reactor::requests::{Answer, Failed, Io};
 
-/// A read that is answered in pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pieces {
     whole: Request,
-    /// Bytes read.
     done: u64,
     in_ring: bool,
 }
 
 impl Conn {
-    /// Answers in pieces a read that was refused its memory, when nothing else of the client is under way.
+    /// Begins to answer in pieces a read that was refused memory. Returns false if that is not possible: other requests
+    /// of the client are under way, or not all replies are sent.
     pub(super) fn read_in_pieces(&mut self, io: &mut Io, request: &Request) -> bool {
+        // Large reads that wait count as under way, but have no memory and are not in the ring.
         let waits = self.waiting_reads();
         let is_quiet = self.under_way == waits && self.gathering.is_none() && self.pieces.is_none();
         let is_read = request.command == Command::Read && self.ending == Ending::No;
@@ -39,17 +39,18 @@ impl Conn {
         true
     }
 
-    /// Whether all replies have been sent.
+    /// Returns true if all replies have been sent.
     fn has_sent(&self) -> bool {
         self.out.is_empty() && self.sending.is_none() && self.tls.as_ref().is_none_or(|tls| tls.is_quiet())
     }
 
-    /// Whether a read waits until a piece of its reply is taken.
+    /// Returns true if a read in pieces waits until the client has taken the last piece.
     pub(super) fn waits_between_pieces(&self) -> bool {
         self.pieces.is_some_and(|pieces| !pieces.in_ring)
     }
 
-    /// Bytes of a piece that begins at this byte: it ends with a block, and its blocks have the memory that is there.
+    /// Returns the bytes of a piece that begins at `offset`: it ends at a block boundary, and its blocks fit into the
+    /// client's own memory.
     fn piece(&self, io: &Io, offset: u64) -> u64 {
         match &self.life.stage {
             Stage::Transmission(chosen) => {
@@ -60,7 +61,7 @@ impl Conn {
         }
     }
 
-    /// Reads the next piece when the one before has been sent.
+    /// Reads the next piece if the one before has been sent.
     pub(super) fn next_piece(&mut self, io: &mut Io) {
         let Some(Pieces { whole, done, in_ring: false }) = self.pieces else { return };
         if self.ending == Ending::Now {
@@ -87,7 +88,7 @@ impl Conn {
         }
     }
 
-    /// A piece was read, or was not.
+    /// Called when the read of a piece has ended.
     pub(super) fn piece_read(&mut self, io: &mut Io, answer: Answer) {
         let Some(Pieces { whole, done, .. }) = self.pieces.take() else { return };
         let Answer { request, payload, failed, .. } = answer;

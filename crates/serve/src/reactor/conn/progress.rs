@@ -1,9 +1,10 @@
-//! How far a client is with what it has memory for: a write whose payload comes, and replies that it takes.
+//! Progress of a client with the memory that it holds: for a write whose payload is arriving, and for replies that it
+//! takes.
 //!
-//! Progress is bytes. The kernel tells of a receive or a send when all of it is done; one that took longer than a
-//! client may do nothing is asked how far it is, by canceling it: what was moved is its result then, and the rest is
-//! begun again. (Kernels before 6.1 say that nothing was moved; their clients have to be done with one operation in
-//! that time.)
+//! Progress is counted in bytes. The kernel reports a receive or a send only when all of it is done. One that takes
+//! longer than a client may stall is canceled to learn how far it is: the result is the number of bytes moved, and the
+//! rest is started again. (Kernels before 6.1 report that nothing was moved; clients then have to complete one
+//! operation within that time.)
 
 use super::{Conn, Receiving};
 use crate::reactor::movement::SENT_NOTHING;
@@ -11,16 +12,16 @@ use crate::reactor::raw::{Kind, token};
 use crate::reactor::requests::Io;
 
 impl Conn {
-    /// Looks whether it was done with something of what it holds memory for since this was called last, and asks the
-    /// kernel where that is not known. Why it is to be dropped, if it is.
+    /// Checks whether the client has moved bytes of everything that it holds memory for since the last call, and
+    /// cancels operations whose progress is not known. Returns a reason if the client is to be dropped.
     pub(in crate::reactor) fn look_at_progress(&mut self, io: &mut Io) -> Option<&'static str> {
         let came = std::mem::take(&mut self.progress.came);
         let taken = std::mem::take(&mut self.progress.taken);
         if self.gathering.is_some() && !came {
             match self.receiving {
-                // It waits for memory itself.
+                // The write itself waits for memory.
                 Receiving::Nothing => {}
-                // One into a buffer ends with any byte.
+                // A receive into a buffer ends with the first byte, so none has arrived.
                 Receiving::Buffer => return Some(SENT_NOTHING),
                 Receiving::Payload { .. } => self.ask_the_kernel(io, Kind::Recv),
             }
@@ -33,18 +34,19 @@ impl Conn {
 
     fn ask_the_kernel(&mut self, io: &mut Io, kind: Kind) {
         let of = token(kind, self.number);
-        // With no room for it in the ring it is asked the next time.
+        // If the ring is full, the next check tries again.
         if let Ok(Ok(())) = io.ring.sockets(|mut sockets| sockets.cancel(of)) {
             self.progress.asked[usize::from(kind == Kind::Send)] = true;
         }
     }
 
-    /// Whether it is about to be gone.
+    /// Returns true if the connection is ending without regard to its replies.
     pub(in crate::reactor) fn is_ending_now(&self) -> bool {
         self.ending == super::Ending::Now
     }
 
-    /// What it has been done with until now. Who does nothing stays where it is, and has nothing under way.
+    /// Returns a mark that changes with everything that the client does. `None` while something of it is under way. A
+    /// client that is idle keeps its mark.
     pub(in crate::reactor) fn mark(&self) -> Option<(u64, u64, u32)> {
         let super::Stage::Transmission(chosen) = &self.life.stage else { return None };
         let counts = self.tally.read();

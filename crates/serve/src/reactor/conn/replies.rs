@@ -1,4 +1,4 @@
-//! Replies of a client: written into batches, which are sent one at a time.
+//! Replies of a client: written into batches, of which one at a time is sent.
 
 use sheave_kring::{IoVec, Message};
 use sheave_nbd::session::{Command, Refused, Request, Session};
@@ -13,7 +13,7 @@ use crate::reactor::raw;
 use crate::reactor::requests::{Answer, Failed, Io};
 
 impl Conn {
-    /// A request has ended: its reply waits to be sent.
+    /// Called when a request has ended. Queues its reply.
     pub(in crate::reactor) fn answer(&mut self, io: &mut Io, answer: Answer) {
         self.under_way -= 1;
         if self.pieces.is_some() {
@@ -43,7 +43,7 @@ impl Conn {
         }
     }
 
-    /// The batch that is being filled.
+    /// Returns the batch that is being filled.
     pub(super) fn batch(&mut self) -> &mut Batch {
         let full = self.out.back().is_none_or(|batch| batch.pieces.len() >= MAX_PIECES);
         if full {
@@ -62,7 +62,7 @@ impl Conn {
         self.batch().pieces.push(Piece::Data { payload, start, len });
     }
 
-    /// Writes a reply without a payload of its own.
+    /// Queues a reply that `write` writes, without a payload of its own.
     pub(super) fn reply(&mut self, write: impl FnOnce(&Session, &mut Vec<u8>)) {
         self.batch();
         let Stage::Transmission(chosen) = &self.life.stage else { return };
@@ -73,25 +73,25 @@ impl Conn {
         batch.close(start);
     }
 
-    /// The reply to a request without data that was carried out.
+    /// Queues the reply to a successful request that returns no data.
     pub(super) fn done(&mut self, request: &Request) {
         self.tally.done(request);
         self.reply(|session, out| session.done(request, out));
     }
 
-    /// The reply to a request that failed.
+    /// Queues the reply to a request that failed.
     pub(super) fn failed(&mut self, request: &Request, errno: Errno, why: &'static str) {
         self.tally.failed();
         self.reply(|session, out| session.failed(request, errno, why, out));
     }
 
-    /// The reply to a request that was refused.
+    /// Queues the reply to a request that the session refused.
     pub(super) fn refused(&mut self, refused: &Refused) {
         self.tally.failed();
         self.reply(|session, out| session.refused(refused, out));
     }
 
-    /// A read of nothing has a reply of nothing, in the form of a read's.
+    /// Queues the reply to a read of length 0, in the form of a read's reply.
     pub(super) fn empty_read(&mut self, request: &Request) {
         self.tally.done(request);
         self.reply(|session, out| {
@@ -135,7 +135,7 @@ impl Conn {
         }
     }
 
-    /// The kernel has been given these bytes to send; the reactor is told when they will probably be gone at once.
+    /// Records that `bytes` bytes of a batch are being sent. Tells the reactor if the send will probably end at once.
     pub(super) fn began_to_send(&mut self, io: &mut Io, batch: Batch, bytes: usize) {
         if std::mem::take(&mut self.prompt) {
             io.prompt_sends.push(self.number);
@@ -144,14 +144,16 @@ impl Conn {
         self.sending = Some(Sending { batch, turn: io.turn, bytes });
     }
 
-    /// A send has ended.
+    /// Called when a send has ended.
     pub(in crate::reactor) fn sent(&mut self, io: &mut Io, res: i32) {
         let Some(Sending { mut batch, turn, bytes }) = self.sending.take() else { return };
+        // A wait starts the send and ends the turn, so a send that ends within that call is seen in the next turn.
         self.prompt = turn.wrapping_add(1) == io.turn;
         let sent = usize::try_from(res).unwrap_or(0);
         let was_asked = self.progress.out_answered();
         if sent > 0 && sent < bytes && self.ending != Ending::Now {
-            // The kernel was asked how far it is; or the connection has ended, which the next send tells.
+            // A send that came short was either canceled by `ask_the_kernel`, or the connection has ended. The next
+            // send tells which.
             return self.send_rest(io, batch, sent, bytes);
         }
         self.progress.is_taken();
@@ -170,8 +172,8 @@ impl Conn {
         }
     }
 
-    /// Sends what is left when so many bytes of all were sent, and gives back the memory of what is not needed any
-    /// more.
+    /// Sends the rest of a batch of which `sent` of `bytes` bytes were sent, and gives back the memory of what was
+    /// sent.
     fn send_rest(&mut self, io: &mut Io, mut batch: Batch, sent: usize, bytes: usize) {
         if let Some(tls) = &mut self.tls {
             let rest = tls.rest(bytes - sent);
@@ -181,13 +183,14 @@ impl Conn {
         self.send_batch(io, batch);
     }
 
-    /// A batch has been sent, or is in records that will be.
+    /// Called when a batch has been sent, or encrypted in full. Keeps its memory for the next one.
     pub(super) fn batch_done(&mut self, mut batch: Batch) {
         self.small_bytes -= batch.small.len();
         batch.small.clear();
         batch.pieces.clear();
         let few = batch.pieces.capacity() <= MAX_SPARE_PIECES;
         if !few {
+            // Its list of pieces has grown long; an idle client is to keep little memory (S4).
             self.message = Message::new();
         } else if batch.small.capacity() <= MAX_SPARE && self.spare.is_none() {
             self.spare = Some(batch);

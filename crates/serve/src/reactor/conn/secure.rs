@@ -1,7 +1,7 @@
-//! A client that uses TLS: what is received goes through its stream of records, and so do its replies.
+//! A client that uses TLS: received bytes pass through its `TlsStream`, and so do its replies.
 //!
-//! L3. What was said in the clear ends where TLS begins: a client that has sent bytes behind STARTTLS is dropped, and
-//! what it has negotiated before is forgotten.
+//! L3. Nothing from before TLS counts after it: a client that has sent bytes after STARTTLS in the clear is dropped,
+//! and what it negotiated before is forgotten.
 
 use sheave_kring::IoVec;
 
@@ -13,10 +13,10 @@ use crate::reactor::tls_stream::{Fed, Spent, TlsStream};
 use crate::shared::Shared;
 
 impl Conn {
-    /// The client has said STARTTLS, which was answered.
+    /// Begins TLS, after the reply to STARTTLS was queued.
     pub(super) fn start_tls(&mut self) {
         if !self.life.unread.is_empty() {
-            // L3: they may be from somebody between the two.
+            // L3: a third party between client and server may have injected them.
             return self.drop_client("it sent something in the clear after STARTTLS");
         }
         let Some(offer) = &self.offer else { return };
@@ -30,13 +30,13 @@ impl Conn {
         }
     }
 
-    /// Looks at records that have come.
+    /// Decrypts and parses received records.
     pub(super) fn look_at_records(&mut self, io: &mut Io, data: &[u8]) {
         let Some(mut tls) = self.tls.take() else { return };
         if !tls.is_finished() {
             let mut scratch = std::mem::take(&mut io.records);
             let fed = tls.read(&mut scratch, data, |said| {
-                // A record may be empty, which is not the end.
+                // A record may be empty, while an empty `data` would mean the end of the connection.
                 if !said.is_empty() {
                     self.look_at_plain(io, said);
                 }
@@ -51,7 +51,7 @@ impl Conn {
         self.tls = Some(tls);
     }
 
-    /// The client broke the rules of TLS: it is told so, and dropped.
+    /// Sends the client a TLS alert, and drops it.
     fn fail_tls(&mut self, tls: &mut TlsStream, why: &str) {
         tls.fail();
         if self.ending != Ending::Now {
@@ -60,7 +60,7 @@ impl Conn {
         }
     }
 
-    /// Tells reports that the client uses TLS, once.
+    /// Records for reports and permissions, once, that the client uses TLS.
     pub(super) fn tell_of_tls(&mut self, shared: &Shared) {
         if let Some(names) = self.tls.as_mut().and_then(|tls| tls.take_news()) {
             shared.clients.uses_tls(self.id, &names);
@@ -68,7 +68,7 @@ impl Conn {
         }
     }
 
-    /// Sends what waits, as records; at most so much as there is memory for at a time.
+    /// Encrypts and sends waiting replies, at most as many at a time as the record buffer holds.
     pub(super) fn send_records(&mut self, io: &mut Io) {
         let Some(mut tls) = self.tls.take() else { return };
         if tls.has_to_write(&self.out) {
@@ -90,7 +90,7 @@ impl Conn {
         self.tls = Some(tls);
     }
 
-    /// Sends records, or the rest of what was sent in part.
+    /// Sends encrypted bytes: new records, or the rest of a short send.
     pub(super) fn send_piece(&mut self, io: &mut Io, piece: IoVec) {
         self.message.clear();
         let (bytes, fits) = (piece.len, self.message.push(piece));

@@ -1,10 +1,10 @@
-//! When the next slice begins, by times of the test's.
+//! Times at which the next slice begins, by a clock that the test advances.
 
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Moments of a thread that the test tells how time goes by.
+/// A clock of a thread's time and CPU time.
 struct Clock {
     start: Instant,
     now: Moment,
@@ -16,19 +16,19 @@ impl Clock {
         Clock { start, now: Moment { at: start, worked: Duration::ZERO } }
     }
 
-    /// The thread works, or sleeps.
+    /// Lets the thread work, and then sleep.
     fn goes_on(&mut self, works: Duration, sleeps: Duration) {
         self.now.at += works + sleeps;
         self.now.worked += works;
     }
 
-    /// When the next slice is due at last, from the start on.
+    /// Returns the latest time at which the next slice is due, since the start.
     fn due(&self, questions: &Questions) -> Option<Duration> {
         questions.due_in(|| self.now.at).map(|after| self.now.at - self.start + after)
     }
 }
 
-/// A slice of so much time, in which the first that waits is answered.
+/// Runs a slice that takes `takes`, in which the first in line is answered.
 fn slice(questions: &mut Questions, clock: &mut Clock, takes: Duration) -> Option<usize> {
     let begins = questions.begin(|| clock.now);
     let answered = begins.then(|| questions.next().expect("it begins for somebody"));
@@ -50,7 +50,7 @@ fn after_a_slice_others_have_twice_its_work_unless_they_have_nothing_to_do() {
     assert!(!questions.begin(|| clock.now), "others have had less than 6 ms of the thread, in less than 15 ms (Q2)");
     clock.goes_on(MS, Duration::ZERO);
     assert_eq!(slice(&mut questions, &mut clock, 2 * MS), Some(3), "others have had 6 ms");
-    // They have nothing to do meanwhile, which may be because they had no reply yet.
+    // No event arrives for the others in this slice, perhaps because they have not received their replies yet.
     assert!(!questions.begin(|| clock.now));
     clock.goes_on(Duration::ZERO, 10 * MS);
     assert_eq!(slice(&mut questions, &mut clock, 2 * MS), Some(4), "10 ms have gone by");

@@ -1,4 +1,4 @@
-//! A client of TLS that lives in the thread of the reactor, and never waits.
+//! A TLS client that shares the thread with the reactor, and never blocks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use sheave_testkit::certificates::Authority;
 use super::{Bench, ServerOptions};
 use crate::tls::{Tls, TlsFiles};
 
-/// What a server needs that this authority vouches for.
+/// Returns the TLS of a server with a certificate of this authority.
 pub(super) fn server(authority: &Authority) -> Tls {
     let dir = authority.server();
     let files =
@@ -20,7 +20,7 @@ pub(super) fn server(authority: &Authority) -> Tls {
     Tls::load(&files, true).expect("the files are right")
 }
 
-/// A client that will use TLS with its next byte.
+/// Returns the TLS session of a client that trusts this authority, before its handshake.
 pub(super) fn client(authority: &Authority) -> ClientConnection {
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_file(authority.server().join("ca-cert.pem")).expect("a certificate");
@@ -32,7 +32,7 @@ pub(super) fn client(authority: &Authority) -> ClientConnection {
     ClientConnection::new(Arc::new(config), name).expect("a client")
 }
 
-/// Moves what rustls has to say, and what has come for it; how many bytes of the other side's have come.
+/// Sends and receives the records of a TLS session. Returns the number of plaintext bytes received.
 pub(super) fn pump(tls: &mut ClientConnection, socket: &mut UnixStream) -> usize {
     let mut got = 0;
     loop {
@@ -54,7 +54,7 @@ pub(super) fn pump(tls: &mut ClientConnection, socket: &mut UnixStream) -> usize
 }
 
 impl Bench {
-    /// As [`Bench::new`], with a client that uses TLS.
+    /// Does the same as [`Bench::new`], with a client that uses TLS.
     pub(super) fn with_tls(client_bytes: u64) -> Option<Bench> {
         let authority = Authority::new();
         let options = ServerOptions { client_bytes, ..ServerOptions::default() };
@@ -65,7 +65,7 @@ impl Bench {
         Some(bench)
     }
 
-    /// Gives the client's words to its end of the connection.
+    /// Sends bytes from the client.
     pub(super) fn say(&mut self, words: &[u8]) {
         match &mut self.tls {
             None => self.client.write_all(words).expect("the socket has room"),
@@ -73,7 +73,7 @@ impl Bench {
         }
     }
 
-    /// Takes what has come; how many bytes the server has said.
+    /// Receives at the client. Returns the number of bytes from the server.
     pub(super) fn take(&mut self) -> usize {
         if let Some(tls) = &mut self.tls {
             return pump(tls, &mut self.client);

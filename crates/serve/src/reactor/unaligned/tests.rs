@@ -1,4 +1,4 @@
-//! Which blocks a request touches, and what stays of them.
+//! Tests which blocks a request touches, and which bytes of them are kept.
 
 use super::*;
 use crate::payload::Pool;
@@ -31,7 +31,7 @@ fn a_request_is_cut_into_its_edges_and_the_blocks_between() {
     assert_eq!((inner(1, 2000), inner(0, 1025), inner(100, 924)), ((512, 1024), (0, 1024), (512, 512)));
 }
 
-/// A byte of the file.
+/// Returns a byte of the file.
 fn was(at: u64) -> u8 {
     2 + (at % 200) as u8
 }
@@ -59,7 +59,7 @@ fn what_stays_of_the_edges_is_put_around_the_data() {
             let found = payload.bytes(payload.blocks_at() + place as usize, 1)[0];
             assert_eq!(found, expected, "{align} {offset} {len} {place}");
         }
-        // And of zeroes the same.
+        // The same for zeroes.
         it.zero(&mut payload);
         for (number, edge) in it.edges.iter().enumerate() {
             let aside = payload.bytes(payload.aside_at() + number * it.stride(align), 512);

@@ -1,23 +1,23 @@
-//! How many nodes and leaves records have changed, of all maps together: as many as an open pool would have to write.
+//! Counts the nodes and leaves that records have changed, in all maps together: an open pool would have to write as
+//! many.
 //!
-//! Owns the count. A copy of what has changed counts too, and what nobody has any more does not, so nobody need look
-//! for them.
+//! Owns the count. A copy of a changed node counts too, and a dropped one no longer does, so the maps are never
+//! searched for them.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The count of a pool; its clones are the same.
+/// Counter of a pool; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changed(Rc<Cell<u64>>);
 
 impl Changed {
-    /// How many there are now.
     pub fn count(&self) -> u64 {
         self.0.get()
     }
 }
 
-/// Something that has changed, and counts while it is there.
+/// Part of a node or leaf that has changed: counts it until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Mark(Changed);
 

@@ -1,4 +1,4 @@
-//! Maps against a plain map of units.
+//! Compares maps with a plain map of units.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ struct State {
     bad: BTreeSet<u64>,
     writes: u64,
     left: u64,
-    /// Reads by themselves, and batches.
+    /// Single reads, and batches.
     reads: (u64, u64),
 }
 
@@ -36,7 +36,7 @@ pub struct Disk {
 }
 
 impl Clone for Disk {
-    /// Another disk with these bytes, of which nothing is counted yet.
+    /// Returns another disk with the same bytes, whose counters are zero.
     fn clone(&self) -> Disk {
         let disk = Disk::new(self.size);
         disk.lock().blocks = self.lock().blocks.clone();
@@ -53,17 +53,17 @@ impl Disk {
         self.state.lock().expect("no test panics in it")
     }
 
-    /// Blocks written through the trait.
+    /// Returns the number of blocks written through the trait.
     pub fn writes(&self) -> u64 {
         self.lock().writes
     }
 
-    /// Reads by themselves, and batches of reads.
+    /// Returns the numbers of single reads and of batches.
     pub fn reads(&self) -> (u64, u64) {
         self.lock().reads
     }
 
-    /// All writes after this many fail, and are not carried out.
+    /// Makes all writes after this many fail; they have no effect.
     pub fn fail_after(&self, writes: u64) {
         self.lock().left = writes;
     }
@@ -84,7 +84,7 @@ impl Disk {
         self.lock().writes = 0;
     }
 
-    /// The leaf with index 300 that volume 1 wrote.
+    /// Returns the leaf with index 300 that volume 1 wrote.
     pub fn leaf_shared_by_vm(&self) -> u64 {
         let state = self.lock();
         let leaf = state
@@ -154,7 +154,7 @@ pub struct Pool {
     pub journal: Vec<u64>,
 }
 
-/// An empty pool of 64 MiB in two members.
+/// Creates an empty pool of 64 MiB in two members.
 pub fn formatted() -> (Disk, Superblock) {
     let disk = Disk::new(UNITS * UNIT);
     let sb = Superblock {

@@ -1,5 +1,5 @@
 //! Valid images with damage that no checksum shows: a block is changed and sealed again, and so is all that refers to
-//! it. The check must end without a panic, and a pool that it repairs must be clean: `check` itself verifies that.
+//! it. The check must end without a panic, and a pool that it repairs must be clean, which `check` itself verifies.
 
 use sheave_base::rng::Rng;
 
@@ -8,7 +8,7 @@ use super::sums::summed;
 use super::*;
 use crate::format::block::identify;
 
-/// A place among `end`.
+/// Returns a random place below `end`.
 fn below(rng: &mut Rng, end: usize) -> usize {
     rng.below(end as u64) as usize
 }
@@ -43,7 +43,7 @@ fn change_and_seal(disk: &Disk, all: &[u64], at: u64, change: &mut dyn FnMut(&mu
 
 fn mutate(rng: &mut Rng, block: &mut Block) {
     for _ in 0..=below(rng, 3) {
-        // The header but its checksum, then mostly the first entries.
+        // The header except its checksum, then mostly the first entries.
         let at = match below(rng, 4) {
             0 => 12 + below(rng, 52),
             1 | 2 => 64 + below(rng, 200),
@@ -54,7 +54,7 @@ fn mutate(rng: &mut Rng, block: &mut Block) {
             1 => block[at] ^= 1 << below(rng, 8),
             2 => block[at] = rng.draw() as u8,
             3 => {
-                // One part of the block over another: entries that appear twice.
+                // Copies one part of the block over another: entries that occur twice.
                 let from = 64 + 8 * below(rng, 40);
                 let to = 64 + 8 * below(rng, 40);
                 let len = 8 * (1 + below(rng, 4));

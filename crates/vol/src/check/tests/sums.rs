@@ -8,21 +8,22 @@ use crate::format::page::{Expect, PagePlace, PageRef, index};
 use crate::format::settings::Checksum;
 use crate::format::{INDEX_CHILDREN, MAX_SUMS};
 
-/// Where the root of the checksums is put, and two regions' pages.
+/// Places of the root of the checksums, and of two regions' pages.
 const PLACES: [u64; 3] = [660 * UNIT, 660 * UNIT + BLOCK_BYTES, 660 * UNIT + 2 * BLOCK_BYTES];
-/// The regions of the units that records of the journal give to volumes are 8, those of the checkpoint 0 to 7.
+/// Regions of the two pages. Units of the checkpoint are in regions 0 to 7, and units that the journal gives to volumes
+/// in region 8.
 const REGIONS: [u64; 2] = [6, 8];
 
 fn numbers(region: u64) -> RegionSums {
     std::array::from_fn(|at| region as u32 * 5000 + at as u32)
 }
 
-/// The tests' pool with checksums.
+/// Returns the tests' pool with checksums.
 pub fn summed() -> Pool {
     with_sums(true, PLACES)
 }
 
-/// The same, with the pages of checksums in these places.
+/// Returns the same pool, with the pages of checksums in these places.
 fn with_sums(marks: bool, places: [u64; 3]) -> Pool {
     let Pool { disk, sb: mut new, mut pages, journal } = pool();
     let geometry = new.geometry();
@@ -47,13 +48,14 @@ fn with_sums(marks: bool, places: [u64; 3]) -> Pool {
     Pool { disk, sb: new, pages, journal }
 }
 
-/// Damages the label of its second member, and nothing else.
+/// Damages only the label of the pool's second member.
 fn with_damaged_label(pool: Pool) -> Disk {
     pool.disk.change(pool.sb.members[1].0, |block| block[100] ^= 1);
     pool.disk
 }
 
-/// Address of each region's page after a repair, and whether it is open. It has the checksums that it had.
+/// Repairs the pool, and verifies that each page has the checksums that it had. Returns each region's page, and whether
+/// it is open.
 fn repaired(disk: &Disk) -> Vec<(u64, bool)> {
     assert!(repair(disk).repaired);
     let found = look_at(disk).expect("reads").found.expect("there is a pool");
@@ -66,7 +68,7 @@ fn repaired(disk: &Disk) -> Vec<(u64, bool)> {
         let (page, mut sums, mut block) = (children[region as usize], [0; MAX_SUMS], [0; BLOCK]);
         disk.read(page.address, &mut block).expect("reads");
         let state = sums::decode(&block, &sb.geometry(), &expect(page, region), &mut sums).expect("a page");
-        // Of 64 KiB units a page has 992.
+        // A page has 992 checksums of units of 64 KiB.
         assert_eq!(sums[..992], numbers(region)[..992]);
         (page.address, state.open)
     };
@@ -79,7 +81,7 @@ fn pages_of_which_the_journal_says_nothing_stay_where_they_are() {
     assert_eq!(repaired(&disk), [(PLACES[1], false), (PLACES[2], false)]);
 }
 
-/// Programs that knew no marks copied units to regions that were not open.
+/// Programs without marks copied units to regions that were not open.
 #[test]
 fn regions_of_units_in_the_journal_of_an_older_program_are_open() {
     let disk = with_damaged_label(with_sums(false, PLACES));
@@ -97,7 +99,7 @@ fn a_page_in_the_unit_of_a_label_is_moved() {
     assert_eq!(pages, [(pages[0].0, false), (PLACES[2], false)]);
 }
 
-/// As opening counts them: those that the checkpoint has open, and those that the journal opens beside.
+/// Counts as opening does: regions that the checkpoint has open, and further ones that the journal opens.
 #[test]
 fn a_region_that_is_open_in_the_checkpoint_and_in_the_journal_counts_once() {
     let Pool { sb, .. } = summed();
@@ -113,7 +115,7 @@ fn a_region_that_is_open_in_the_checkpoint_and_in_the_journal_counts_once() {
     }
 }
 
-/// In what cannot be read may be the record of any region.
+/// A block that cannot be read may have held the record of any region.
 #[test]
 fn all_regions_are_open_when_a_block_of_the_journal_cannot_be_read() {
     let pool = summed();
@@ -127,7 +129,7 @@ fn all_regions_are_open_when_a_block_of_the_journal_cannot_be_read() {
     assert!(found.sb.sums.is_none(), "their pages would say nothing that is believed");
 }
 
-/// What a lost superblock of an older program has opened is in no journal.
+/// No journal records the regions that a lost superblock of an older program has opened.
 #[test]
 fn all_regions_are_open_when_a_newer_superblock_may_be_lost() {
     for older in [false, true] {

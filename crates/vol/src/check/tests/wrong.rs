@@ -1,10 +1,10 @@
-//! Pools whose every block is intact and which are wrong nonetheless: what an error in the pool's own code would leave.
+//! Pools whose blocks are all intact but whose content is wrong, as after an error in the pool's own code.
 
 use super::disk::{Disk, UNIT, checkpoint, formatted};
 use super::*;
 use crate::format::page::PageRef;
 
-/// A pool with this content.
+/// Returns a pool with the content that `change` makes.
 fn with(change: impl FnOnce(&mut Model)) -> Disk {
     let (disk, sb) = formatted();
     let mut model = Model::new(sb.geometry(), 1, sb.journal_blocks);
@@ -15,7 +15,7 @@ fn with(change: impl FnOnce(&mut Model)) -> Disk {
     disk
 }
 
-/// The findings, which a repair mends.
+/// Returns the findings, and verifies that a repair mends them.
 fn findings(disk: &Disk) -> Vec<Finding> {
     let found = report(disk);
     assert!(found.is_repairable());

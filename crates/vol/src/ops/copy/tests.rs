@@ -27,7 +27,7 @@ fn open(device: &Device) -> Pool {
     Pool::open(device, &OpenOptions::default()).unwrap()
 }
 
-/// A pool with these volumes.
+/// Creates a pool with these volumes.
 fn pool(volumes: &[&str]) -> (Device, Pool) {
     let device = device();
     let pool = open(&device);
@@ -43,14 +43,14 @@ fn origin(pool: &Pool, name: &str) -> Option<String> {
     pool.volume_info(name).unwrap().origin
 }
 
-/// Closes, and looks whether all is well on the device.
+/// Closes the pool, and verifies that it is clean on the device.
 fn clean(device: &Device, pool: Pool) {
     pool.close().unwrap();
     let report = check_device(device, &CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// Writes a unit, as far as the map is concerned.
+/// Writes a unit in the map only, without data.
 fn write(volume: &Volume, unit: u64) -> Result<(), Status> {
     let may_block = MayBlock::on_worker();
     let mapping = volume.map_blocking(unit << 16, 4096, Intent::Write, &may_block)?;
@@ -74,7 +74,7 @@ fn each_volume_has_names_of_its_own() {
     assert_eq!(names(&open(&device)), all, "on the device too");
 }
 
-/// A1 and A2.
+/// A1 and A2 of `names`.
 #[test]
 fn a_name_says_whose_snapshot_it_is_or_it_is_refused() {
     let (_device, pool) = pool(&["vm1", "vm2"]);
@@ -96,13 +96,13 @@ fn a_name_says_whose_snapshot_it_is_or_it_is_refused() {
     pool.rename("vm1@monday", "vm1@tuesday").unwrap();
     pool.rename("vm1@tuesday", "friday").unwrap();
     pool.rename("friday", "vm1@friday").unwrap();
-    // Of a clone they are its own.
+    // Snapshots of a clone are the clone's own.
     pool.clone_volume("vm1@friday", "try-it").unwrap();
     pool.snapshot("try-it", "try-it@friday").unwrap();
     assert_eq!(origin(&pool, "try-it").as_deref(), Some("vm1@friday"));
 }
 
-/// A3, and what becomes of snapshots whose volume goes.
+/// A3 of `names`, and the snapshots of a volume that is deleted.
 #[test]
 fn snapshots_follow_their_volume_and_no_other_of_its_name() {
     let (device, pool) = pool(&["vm1", "vm2"]);
@@ -116,7 +116,7 @@ fn snapshots_follow_their_volume_and_no_other_of_its_name() {
         (origin(&pool, "web@a").as_deref(), pool.volume_info("web@a").unwrap().identity),
         (Some("web"), identity)
     );
-    // The volume goes, its snapshots stay: another of its name does not get them.
+    // The volume goes, but its snapshots stay: another volume of its name does not get them.
     pool.delete("web").unwrap();
     drop(pool.create_volume("web", 1 << 20).unwrap());
     assert_eq!(origin(&pool, "web@a"), None);
@@ -126,7 +126,7 @@ fn snapshots_follow_their_volume_and_no_other_of_its_name() {
     pool.rename("web", "db").unwrap();
     let all = ["db", "db@c", "plain", "vm2", "web@a", "web@b"];
     assert_eq!(names(&pool), all);
-    // One of the new names is taken: nothing has another name.
+    // One of the new names is taken, so nothing is renamed.
     pool.rename("db@c", "db@a").unwrap();
     let taken = pool.rename("db", "web").unwrap_err();
     assert!(matches!(&taken, PoolError::Exists { name } if name == "web@a"), "{taken}");
@@ -171,7 +171,7 @@ fn several_volumes_are_frozen_or_none_is() {
     clean(&device, pool);
 }
 
-/// I/O to one of the volumes does not end: no snapshot is made, and nobody waits any more.
+/// I/O to one of the volumes does not end: no snapshot is made, and no source stays held up.
 #[test]
 fn a_volume_whose_io_goes_on_keeps_all_from_being_frozen() {
     let (device, pool) = pool(&["a", "b", "c"]);
@@ -207,7 +207,7 @@ fn a_diff_that_is_imported_makes_a_snapshot_of_its_volume() {
     assert!(pool.snapshot("copy.import-diff", "copy@c").is_err(), "it counts as none of that");
 }
 
-/// A device whose power goes after so many blocks of what the pool writes of itself.
+/// A device whose power fails after a number of blocks that the pool itself has written.
 struct Cut {
     io: DeviceIo,
     left: Arc<AtomicI64>,

@@ -1,4 +1,4 @@
-//! What became free goes back by itself, never early, some at a time, and nobody waits for it.
+//! Units that became free are discarded in the background: never early, some at a time, and without holding up anybody.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,7 +19,7 @@ fn sent(bench: &Bench) -> u64 {
     bench.discards.lock().unwrap().iter().map(|(_, len)| *len / UNIT).sum()
 }
 
-/// Until it is so; panics after ten seconds.
+/// Waits until `is` returns true; panics after ten seconds.
 fn until(what: &str, mut is: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is() {
@@ -59,7 +59,7 @@ fn nothing_is_discarded_before_it_is_durably_free_and_unused() {
     bench.discards.lock().unwrap().clear();
     volume.fallocate(FallocateMode::PunchHole, 0, 8 * UNIT, &MayBlock::on_worker()).unwrap();
     assert_eq!((pool.discard_freed().unwrap(), sent(&bench)), (0, 0), "no commit says that they are free");
-    // Somebody reads, and has looked the map up before.
+    // A reader has looked the map up before.
     let seat = Grace::seat(volume.grace().unwrap());
     seat.enter();
     pool.sync().unwrap();
@@ -67,7 +67,7 @@ fn nothing_is_discarded_before_it_is_durably_free_and_unused() {
     seat.leave();
     assert_eq!((pool.discard_freed().unwrap(), sent(&bench)), (8 * UNIT, 8));
     assert_eq!(pool.discard_freed().unwrap(), 0);
-    // What was taken again meanwhile is passed over.
+    // Units that are in use again are passed over.
     volume.fallocate(FallocateMode::PunchHole, 8 * UNIT, 8 * UNIT, &MayBlock::on_worker()).unwrap();
     pool.sync().unwrap();
     pool.inner.let_go();
@@ -97,7 +97,7 @@ fn a_batch_is_bounded_and_leaves_free_space_to_others() {
     assert_eq!(pool.discard_freed().unwrap(), free / UNIT / 4 * UNIT, "a quarter of what is free");
     punch(40, all - 40);
     assert_eq!(pool.discard_freed().unwrap(), BATCH.min(pool.info().free_bytes / UNIT / 4) * UNIT);
-    // Who finds no space while some is set aside waits until it comes back.
+    // A writer that finds no space while some is set aside waits until it comes back.
     write(pool, "v", all - 8, 2);
     punch(0, 4);
     let wrote = Arc::new(AtomicU64::new(0));
@@ -119,12 +119,12 @@ fn a_batch_is_bounded_and_leaves_free_space_to_others() {
         std::thread::sleep(Duration::from_millis(100));
     }));
     let discarded = pool.discard_freed().unwrap();
-    *bench.meanwhile.lock().unwrap() = None; // it holds the pool, which holds it
+    *bench.meanwhile.lock().unwrap() = None; // the job holds the pool, which holds the job
     let free = hear.recv_timeout(Duration::from_secs(10)).expect("nobody is told ENOSPC for what is set aside");
     assert!(discarded > 0 && wrote.load(Ordering::Relaxed) == free && free > discarded / UNIT, "{free} {discarded}");
 }
 
-/// G4: a thread that is stopped amid a batch leaves the rest of it to the close.
+/// G4: if the thread is stopped amid a batch, the close discards the rest of it.
 #[test]
 fn what_a_batch_that_ended_early_has_left_is_discarded_by_the_next() {
     let bench = bench_with(true, false);
@@ -199,7 +199,7 @@ fn closing_discards_what_is_left_and_does_not_wait_for_ever() {
         let bench = bench_with(true, thread);
         let pool = &bench.pool;
         drop(pool.create_volume("v", 48 << 20).unwrap());
-        // Every other unit: runs of one, each a discard of its own.
+        // Every other unit, so that each is a run and a discard of its own.
         write(pool, "v", 600, 1);
         let volume = pool.open_volume("v").unwrap();
         if slow {
@@ -214,7 +214,7 @@ fn closing_discards_what_is_left_and_does_not_wait_for_ever() {
         let took = begun.elapsed();
         match (slow, thread) {
             (false, true) => assert!(sent(&bench) >= 300, "{}", sent(&bench)),
-            // All of them would take six seconds.
+            // The discards of all units would take six seconds.
             (true, _) => assert!(took < LAST + Duration::from_secs(2), "{took:?}"),
             (false, false) => assert_eq!(sent(&bench), 0, "who wants no thread discards itself"),
         }
@@ -262,7 +262,7 @@ fn the_setting_is_kept_and_a_device_without_discards_is_told_apart() {
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
         pool.set_discard(on).unwrap();
         assert_eq!(pool.info().discard, state);
-        // As after a crash.
+        // Dropped and not closed, like in a crash.
         drop(pool);
         let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
         assert_eq!(Pool::open(&device, &read_only).unwrap().info().discard, state);

@@ -1,5 +1,5 @@
-//! What a cut meets: a commit of somebody else in the middle of it, with a crash right after, and a copy of a shared
-//! unit that is being made for a write.
+//! Cuts that meet a commit of another thread in their middle, with a crash right after it, or the copy of a shared unit
+//! for a write.
 
 use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex};
@@ -34,7 +34,7 @@ fn a_commit_before_anything_is_cut_off_leaves_nothing_beyond_the_end() {
         let mapping = volume.map_blocking(pos, UNIT, Intent::Write, &may_block).expect("maps");
         volume.end_write(WriteDone::new(pos, UNIT, Status::Ok, &[mapping]), &may_block).expect("ends");
     }
-    // As far as `resize_map` goes under its first hold of the lock.
+    // Goes as far as `resize_map` does under its first hold of the lock.
     let (inner, size) = (volume.pool(), 10 * UNIT + UNIT / 2);
     let core = core_of(&inner.lock(), "v").expect("is there");
     let mut state = inner.settle(inner.lock(), core.id, Some(core.id));
@@ -43,7 +43,7 @@ fn a_commit_before_anything_is_cut_off_leaves_nothing_beyond_the_end() {
     inner.record(&mut state, Record::Resize { volume: core.id, size });
     drop(state);
     inner.commit().expect("commits");
-    // The power goes.
+    // The power fails.
     let (after, mut bytes) = (device(), vec![0; BYTES]);
     DeviceIo::new(&first).expect("attaches").read(0, &mut bytes).expect("reads");
     DeviceIo::new(&after).expect("attaches").write(0, &bytes).expect("writes");
@@ -54,10 +54,10 @@ fn a_commit_before_anything_is_cut_off_leaves_nothing_beyond_the_end() {
     inner.settled(&mut inner.lock(), core.id);
 }
 
-/// Where reads of a device wait while it is shut.
+/// Gate at which reads of a device wait while it is shut.
 #[derive(Default)]
 struct Gate {
-    /// Whether it is shut, and how many wait at it.
+    /// True while it is shut, and the number of reads that wait.
     state: Mutex<(bool, u32)>,
     changed: Condvar,
 }
@@ -118,8 +118,8 @@ impl BlockIo for Gated {
     }
 }
 
-/// A write copies a unit that a snapshot has too, and the volume is cut before that unit meanwhile: the cut waits for
-/// the copy. It would take the unit's owner off a second time otherwise, and the snapshot's data would be free.
+/// A write copies a unit that a snapshot shares, and meanwhile the volume is cut before that unit: the cut waits for
+/// the copy. Otherwise the unit would lose an owner twice, and the snapshot's data would become free.
 #[test]
 fn a_cut_waits_for_the_copy_of_a_shared_unit() {
     let device = device();
@@ -146,7 +146,7 @@ fn a_cut_waits_for_the_copy_of_a_shared_unit() {
         }
         let early = resize.is_finished();
         gate.open();
-        // It got its unit before the cut, or found itself beyond the end after it.
+        // The writer got its unit before the cut, or found itself beyond the end after it.
         let written = writer.join().expect("no panic");
         assert!(matches!(written, Ok(_) | Err(Status::NoSpc)), "{written:?}");
         resize.join().expect("no panic").expect("cuts");
@@ -155,7 +155,7 @@ fn a_cut_waits_for_the_copy_of_a_shared_unit() {
     pool.sync().expect("syncs");
     let info = pool.info();
     assert_eq!((info.data_bytes, info.pending_bytes), (50 * UNIT, 0), "what the snapshot has, and nothing else");
-    // Whoever takes all space takes nothing of the snapshot's.
+    // A volume that takes all space takes none of the snapshot's.
     let other = pool.create_volume("other", 1 << 30).expect("creates");
     let mut taken = 0;
     while let Ok(mapping) = other.map_blocking(taken, UNIT, Intent::Write, &may_block) {

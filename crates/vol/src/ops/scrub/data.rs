@@ -1,11 +1,11 @@
-//! Data: every written block of every volume, read once however many volumes have it, compared with its checksum.
+//! Reads every written block of every volume once, however many volumes share it, and compares it with its checksum.
 //!
 //! Owns the walk over the maps, which takes no lock: a range is looked up and read as a ring would, in a section of the
-//! volume's grace, so that its units stay what they are until the read has ended. A block that looks bad is looked up
-//! and read again; it is told only when it does not match between two moments without a write to it, and the volume has
-//! it there still (S1 of [`scrub`](super)).
+//! volume's grace, so that its units keep their contents until the read has ended. A block that looks bad is looked up
+//! and read again. It is reported only if it does not match between two moments without a write to it, and the volume
+//! still has it in that place (S1 of [`scrub`](super)).
 //!
-//! - D1: nothing is pinned while the scrub waits for its rate.
+//! - D1: no unit is pinned while the scrub waits for its rate.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,20 +27,20 @@ use crate::state::table::VolumeCore;
 
 /// Bytes read at once, without a rate.
 const MOST: u64 = 4 << 20;
-/// And at least, with one.
+/// Least bytes read at once, with a rate.
 const LEAST: u64 = 64 << 10;
-/// Mappings looked up in one section.
+/// Most mappings looked up in one section.
 const LOOKUPS: usize = 4096;
-/// How often a block that is being written is looked at.
+/// Most looks at a block that is being written.
 const LOOKS: usize = 8;
 /// Blocks of a chunk of [`Seen`], as a power of two: 128 MiB.
 const CHUNK_SHIFT: u32 = 15;
 
-/// Blocks of the pool that were read: 32 MiB for a TiB of data.
+/// Bitmap of the blocks of the pool that were read: 32 MiB for a TiB of data.
 #[derive(Default)]
 struct Seen {
     chunks: HashMap<u64, Box<[u64]>>,
-    /// Blocks that are bad: read again for each volume that has them, so that each is named.
+    /// Bad blocks: read again for each volume that has them, so that each volume is named.
     bad: HashSet<u64>,
 }
 
@@ -52,18 +52,18 @@ struct Piece {
     len: u64,
 }
 
-/// What became of a second look at a block.
+/// Result of a second look at a block.
 enum Again {
-    /// It is good, or gone.
+    /// Good, or no longer there.
     Good,
-    /// It is written to all the time.
+    /// Being written at every look.
     Busy,
-    /// It is bad, at this place.
+    /// Bad, at this address.
     Bad(u64, Status),
 }
 
 impl Seen {
-    /// Whether a block is to be read; marks it.
+    /// Marks a block as seen. Returns true if it was new, or is bad and must be read for each volume.
     fn is_new(&mut self, block: u64) -> bool {
         let chunk = self.chunks.entry(block >> CHUNK_SHIFT).or_insert_with(|| vec![0; 1 << (CHUNK_SHIFT - 6)].into());
         let inside = (block & ((1 << CHUNK_SHIFT) - 1)) as usize;
@@ -73,7 +73,7 @@ impl Seen {
         new
     }
 
-    /// Bytes of a run that are known to be bad: they were read before.
+    /// Returns the bytes of a run that are known to be bad: they were read before.
     fn bad_bytes(&self, piece: &Piece) -> u64 {
         if self.bad.is_empty() {
             return 0;
@@ -82,7 +82,7 @@ impl Seen {
         blocks.filter(|block| self.bad.contains(block)).count() as u64 * BLOCK_BYTES
     }
 
-    /// The new blocks of a range, in runs.
+    /// Appends the blocks of a range that must be read to `out`, in runs.
     fn take(&mut self, piece: Piece, out: &mut Vec<Piece>) {
         for (pos, addr) in (piece.pos..).step_by(BLOCK).zip((piece.addr..piece.addr + piece.len).step_by(BLOCK)) {
             if !self.is_new(addr >> BLOCK_SHIFT) {
@@ -96,7 +96,7 @@ impl Seen {
     }
 }
 
-/// A volume that is looked through.
+/// A volume that is being read through.
 struct Source<'a> {
     pool: &'a PoolInner,
     core: Arc<VolumeCore>,
@@ -128,8 +128,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Reads what comes next, `most` bytes at most: how many there were, and how many of them were read before, for
-    /// another volume that has them.
+    /// Reads the next blocks, `most` bytes at most. Returns the bytes read, and how many of them had been read before
+    /// for another volume that has them.
     fn batch(
         &mut self,
         source: &mut Source<'_>,
@@ -156,9 +156,10 @@ impl Run<'_> {
                 Again::Bad(addr, status) => bad.push((pos, addr, status)),
             }
         }
+        // Before the findings: a block that was reported bad stays bad after a crash (V16).
         self.pool.make_marks_durable()?;
         for (pos, addr, status) in bad {
-            // Each volume that has it is told of, and the block counts once.
+            // Each volume that has the block is reported, but the block counts once.
             if seen.bad.insert(addr >> BLOCK_SHIFT) {
                 self.report.bad_bytes += BLOCK_BYTES;
             }
@@ -170,12 +171,12 @@ impl Run<'_> {
 }
 
 impl Source<'_> {
-    /// Where the volume ends, in whole blocks.
+    /// Returns the end of the volume in whole blocks.
     fn end(&self) -> u64 {
         self.core.size().next_multiple_of(BLOCK_BYTES)
     }
 
-    /// The next written blocks that nobody has read. In a section.
+    /// Collects the next written blocks that were not read yet. Called in a section of the grace.
     fn gather(&mut self, most: u64, seen: &mut Seen) -> Vec<Piece> {
         let map = &self.pool.map;
         let slot_bytes = map.geometry.unit_shift + map.geometry.slot_shift();
@@ -193,7 +194,7 @@ impl Source<'_> {
                 self.at = ((self.at >> slot_bytes) + 1) << slot_bytes;
                 continue;
             }
-            // Another entry has come into its place just now: it is looked up again.
+            // The entry has changed just now: it is looked up again.
             let Ok(mapping) = map.lookup_read_far(&self.core.top, self.at, (end - self.at).min(most - bytes)) else {
                 continue;
             };
@@ -207,7 +208,7 @@ impl Source<'_> {
         pieces
     }
 
-    /// Looks a block up and at it until it is surely good or bad.
+    /// Looks a block up and reads it until it is certainly good or bad.
     fn look_again(&self, pos: u64) -> Result<Again, Status> {
         let mut memory = Buf::zeroed(BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         for _ in 0..LOOKS {
@@ -229,10 +230,10 @@ impl Source<'_> {
                     Ok(Look::Marked) => Err(Status::Protection),
                     Err(status) => Err(status),
                 },
-                // What failed once and goes through then was no fault of the medium.
+                // A read that succeeds the second time shows no fault of the medium.
                 None => io.read(addr, &mut memory).or_else(|_| io.read(addr, &mut memory)),
             };
-            // Its unit is nobody else's until the count is dropped: the same address is the same block.
+            // The unit cannot be reused before the count is dropped: the same address is the same block.
             self.seat.enter();
             let now = self.lookup(pos);
             self.seat.leave();
@@ -241,14 +242,14 @@ impl Source<'_> {
                 Ok(()) if now == Some(addr) => return Ok(Again::Good),
                 Err(Status::Again) => {}
                 Err(status) if now == Some(addr) => return Ok(Again::Bad(addr, status)),
-                // It was moved or discarded meanwhile.
+                // The block was moved or discarded meanwhile.
                 _ => {}
             }
         }
         Ok(Again::Busy)
     }
 
-    /// Where a block is, if it is written. In a section.
+    /// Returns the address of a block, if it is written. Called in a section of the grace.
     fn lookup(&self, pos: u64) -> Option<u64> {
         loop {
             match self.pool.map.lookup_read_far(&self.core.top, pos, BLOCK_BYTES) {
@@ -256,7 +257,7 @@ impl Source<'_> {
                     return Some(mapping.addr).filter(|_| mapping.kind == MappingKind::Mapped);
                 }
                 Ok(_) => return None,
-                // Another entry has come into its place just now.
+                // The entry has changed just now.
                 Err(_) => std::hint::spin_loop(),
             }
         }
@@ -282,7 +283,7 @@ impl Source<'_> {
     }
 }
 
-/// Reads the pieces; the places in the volume of blocks that do not match, or cannot be read.
+/// Reads the pieces. Returns the positions of blocks that do not match their checksums, or cannot be read.
 fn suspects(pool: &PoolInner, pieces: &[Piece], memory: &mut Buf) -> Vec<u64> {
     let mut rest: &mut [u8] = memory;
     let mut runs = Vec::with_capacity(pieces.len());

@@ -1,9 +1,9 @@
-//! What has a fixed place: superblocks and their copies, labels of members, the blocks of the journal that a crash
+//! Scrubs what has a fixed place: superblocks and their copies, labels of members, the journal blocks that a recovery
 //! would need.
 //!
-//! Owns what these must be while the pool is open: both superblocks intact and of generations that follow each other,
-//! the newer of them the one in memory, and the copies too; each live journal block of this opening and with its own
-//! number. A copy that is not so is written anew, as the newer superblock is on the device.
+//! Owns the rules for these while the pool is open. Both superblocks are intact and of consecutive generations; the
+//! newer one equals that in memory, and so do the copies. Each live journal block is of this opening and has its own
+//! number. A copy that breaks its rule is rewritten from the newer superblock on the device.
 
 use sheave_base::status::Status;
 
@@ -27,7 +27,7 @@ impl Run<'_> {
         let blocks = SUPERBLOCKS.len() + sb.members.len() - 1;
         self.wait()?;
         if !look(self.pool, &sb).is_empty() {
-            // Perhaps a checkpoint is being written, or the pool grows: again, where neither is.
+            // A checkpoint may be in flight, or the pool growing: look again where neither can be.
             let pool = self.pool;
             let _one = pool.structural();
             let certain = pool.between_commits(|| Ok::<_, Stop>(look(pool, &self.superblock()?)))?;
@@ -38,11 +38,12 @@ impl Run<'_> {
         self.journal()
     }
 
-    /// The copies of the superblock.
+    /// Scrubs the copies of the superblock.
     fn copies(&mut self) -> Result<(), Stop> {
         let sb = self.superblock()?;
-        // A crash leaves copies torn, or of another checkpoint than the superblock that an opening goes by. The first
-        // checkpoint writes them anew; where there was none, nothing can be said of them.
+        // A crash leaves copies that are torn, or that belong to another checkpoint than the superblock of the next
+        // opening. The first checkpoint of that opening rewrites them. An opening that writes none cannot tell which
+        // copies are bad, and skips them.
         let is_theirs = sb.clean || self.pool.check_writable("looking at copies of the superblock").is_ok();
         let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0 && is_theirs).collect();
         self.wait()?;
@@ -79,7 +80,7 @@ impl Run<'_> {
         self.read_metadata(all.len())
     }
 
-    /// The blocks that a crash would need now.
+    /// Scrubs the journal blocks that a recovery would need now.
     fn journal(&mut self) -> Result<(), Stop> {
         let mut sweep = Sweep::new(BATCH)?;
         let mut next = 0;
@@ -108,7 +109,7 @@ impl Run<'_> {
         }
     }
 
-    /// The superblock, and the number of the first journal block that is not durable.
+    /// Returns the superblock, and the number of the first journal block that is not durable.
     fn live(&self) -> Result<(Superblock, u64), Stop> {
         let sb = self.superblock()?;
         let end = self.pool.lock().durable_seq;
@@ -116,7 +117,7 @@ impl Run<'_> {
     }
 }
 
-/// What is wrong with superblocks and labels, were `sb` the newest superblock.
+/// Returns findings about superblocks and labels, given that `sb` is the newest superblock.
 fn look(pool: &PoolInner, sb: &Superblock) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (slot, address) in SUPERBLOCKS.into_iter().enumerate() {
@@ -155,12 +156,13 @@ fn look(pool: &PoolInner, sb: &Superblock) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with a slot.
+/// Describes what is wrong with the superblock at `address`, if anything is.
 fn superblock(pool: &PoolInner, sb: &Superblock, address: u64) -> Option<String> {
     let mut block: Block = [0; BLOCK];
     if let Err(status) = pool.io.read(address, &mut block) {
         return Some(format!("it cannot be read: {status}"));
     }
+    // Slots alternate: the other one has the generation before.
     let wanted = if address == sb.slot() { sb.generation } else { sb.generation - 1 };
     match Superblock::decode(&block, address, pool.io.size_bytes()) {
         Err(damage) => Some(damage.to_string()),
@@ -173,7 +175,7 @@ fn superblock(pool: &PoolInner, sb: &Superblock, address: u64) -> Option<String>
     }
 }
 
-/// What is wrong with a copy of the superblock.
+/// Describes what is wrong with the copy of the superblock at `at`, if anything is.
 fn copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<String> {
     let mut block: Block = [0; BLOCK];
     if let Err(status) = pool.io.read(at, &mut block) {
@@ -190,31 +192,33 @@ fn copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<String> {
     }
 }
 
-/// Writes a copy of the superblock anew, if it is not what it should be, from the newer superblock on the device, and
-/// reads it back. While commits are held off. Returns its place, what was wrong, and why that could not be mended.
+/// Rewrites a copy of the superblock that is not as it should be, from the newer superblock on the device, and reads it
+/// back. Called while commits are held off. Returns its place, what was wrong, and the error if that could not be
+/// mended.
 fn mend_copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<(u64, String, Option<Status>)> {
     let words = copy(pool, sb, at)?;
     let write = || {
         if pool.check_writable("writing a copy of the superblock anew").is_err() {
             return Err(Status::Invalid);
         }
-        // Its place may be in use in the pool of another (O1 of `owner`).
+        // Another opening may have the pool and use this place (O1 of `owner`).
         pool.look(None)?;
         let mut block: Block = [0; BLOCK];
         pool.io.read(sb.slot(), &mut block)?;
-        // What is in memory may be ahead of the device: a pool that grows.
+        // The superblock in memory may be ahead of the device, as in a pool that grows.
         let there = Superblock::decode(&block, sb.slot(), pool.io.size_bytes()).map_err(|_| Status::IoErr)?;
         let same = (there.pool, there.generation) == (sb.pool, sb.generation);
         let copies = there.encode_copies();
         let (_, block) = copies.iter().find(|(place, _)| same && *place == at).ok_or(Status::IoErr)?;
         pool.io.write(at, block)?;
         pool.flush()?;
+        // Read back, because a device may accept a write and keep nothing.
         if copy(pool, sb, at).is_none() { Ok(()) } else { Err(Status::IoErr) }
     };
     Some((at, words, write().err()))
 }
 
-/// The journal blocks, of these, that are not what they should be, each with what is wrong.
+/// Returns the blocks of `seqs` that are not as they should be, each with what is wrong.
 fn odd(pool: &PoolInner, sweep: &mut Sweep, sb: &Superblock, seqs: &[u64]) -> Vec<(u64, String)> {
     let ring = Ring::of(sb);
     let geometry = sb.geometry();

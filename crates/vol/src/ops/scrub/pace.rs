@@ -1,24 +1,24 @@
-//! The rate of a scrub, and the clock it is kept by.
+//! Rate of a scrub, and the clock that it is measured by.
 //!
-//! Owns when the next piece may be read: when all before it has been paid for, in time. Time that was not used is not
-//! saved up beyond a tenth of a second, so that a pause is not followed by a burst.
+//! Owns the time at which the next piece may be read: when the time that all earlier pieces cost has passed. Unused
+//! time is saved up for a tenth of a second at most, so that no burst follows a pause.
 //!
-//! - P1: over any span from the start, no more was read than the rate times the span, and one piece.
-//! - P2: nobody sleeps longer than [`NAP`] at once: a cancel is heard in between.
+//! - P1: in any span that begins with the scrub, at most the rate times the span is read, plus one piece.
+//! - P2: no sleep is longer than [`NAP`], so that a cancel is noticed in between.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep at once.
+/// Longest single sleep.
 const NAP: Duration = Duration::from_millis(100);
-/// What may be saved up.
+/// Most unused time that is saved up.
 const SAVED: Duration = Duration::from_millis(100);
 
-/// Where a scrub reads the time, and how it waits. Tests bring their own.
+/// Source of time for a scrub, and its way to wait. Tests bring their own.
 pub trait ScrubClock: Send + Sync + std::fmt::Debug {
-    /// Time since some moment that stays the same.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
-    /// Waits.
+    /// Waits for `span`.
     fn sleep(&self, span: Duration);
 }
 
@@ -42,12 +42,12 @@ impl ScrubClock for RealClock {
     }
 }
 
-/// When the next bytes may be read.
+/// Decides when the next bytes may be read.
 #[derive(Debug)]
 pub(super) struct Pace {
     rate: Option<u64>,
     clock: Arc<dyn ScrubClock>,
-    /// When all that was spent has been paid for.
+    /// Time at which everything read so far is paid for.
     paid: Duration,
 }
 
@@ -57,21 +57,23 @@ impl Pace {
         Pace { rate, clock, paid }
     }
 
-    /// How long to sleep before asking again; `None`: all that was read is paid for, so a piece may be read.
+    /// Returns how long to sleep before calling this again. `None`: all that was read is paid for, so a piece may be
+    /// read.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.rate?;
         let now = self.clock.now();
         (self.paid > now).then(|| (self.paid - now).min(NAP))
     }
 
-    /// So many bytes are read.
+    /// Charges for `bytes` that are read.
     pub(super) fn pay(&mut self, bytes: u64) {
         let Some(rate) = self.rate else { return };
+        // Unused time beyond `SAVED` expires.
         let from = self.paid.max(self.clock.now().saturating_sub(SAVED));
         self.paid = from.saturating_add(Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64));
     }
 
-    /// Bytes to read at once, `most` at most: a quarter of a second's.
+    /// Returns the bytes to read at once: a quarter of a second's, between `least` and `most`.
     pub(super) fn piece(&self, most: u64, least: u64) -> u64 {
         self.rate.map_or(most, |rate| (rate / 4).clamp(least, most))
     }

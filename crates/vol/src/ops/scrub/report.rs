@@ -1,4 +1,4 @@
-//! What a scrub is asked, and what it tells.
+//! Options, progress and result of a scrub.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use super::pace::{RealClock, ScrubClock};
 use crate::finding::Finding;
 use crate::format::settings::Checksum;
 
-/// How a pool is scrubbed.
+/// Options of a scrub.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ScrubOptions {
-    /// Bytes that it may read in a second; `None`: as fast as the device goes.
+    /// Most bytes that are read in a second; `None`: as fast as the device permits.
     pub bytes_per_sec: Option<u64>,
-    /// Findings that the report lists; those that come then are counted.
+    /// Most findings that the report lists; further ones are only counted.
     pub max_findings: usize,
-    /// What the rate is kept by.
+    /// Clock that the rate is measured by.
     pub clock: Arc<dyn ScrubClock>,
 }
 
@@ -26,59 +26,59 @@ impl Default for ScrubOptions {
     }
 }
 
-/// What a scrub is busy with.
+/// Part of a pool that a scrub is reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScrubPhase {
     /// Superblocks, their copies, labels, journal, pages.
     Metadata,
-    /// What volumes have written.
+    /// Written blocks of volumes.
     Data,
 }
 
-/// How far a scrub is.
+/// Progress of a scrub.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ScrubProgress<'a> {
-    /// What it is busy with.
+    /// Part that is being read.
     pub phase: ScrubPhase,
-    /// Bytes looked at.
+    /// Bytes read so far.
     pub done_bytes: u64,
-    /// Of about so many: the pool changes meanwhile.
+    /// Estimate of the bytes to read in all: the pool changes meanwhile.
     pub total_bytes: u64,
     /// Findings so far, listed or not.
     pub found: u64,
-    /// Those listed.
+    /// Findings that are listed so far.
     pub findings: &'a [Finding],
 }
 
-/// What a scrub found.
+/// Result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// What is wrong, each with volume, offset, place on the device and cause.
+    /// Findings, each with volume, offset, place on the device and cause.
     pub findings: Vec<Finding>,
-    /// How many there were, those that are not listed included.
+    /// Number of findings, including those that are not listed.
     pub found: u64,
-    /// Copies of pages of metadata and of the superblock that were damaged or could not be read, and were written anew
-    /// from a good one.
+    /// Copies of metadata pages and of the superblock that were damaged or unreadable, and were rewritten from a good
+    /// one.
     pub mended_copies: u64,
-    /// Metadata looked at.
+    /// Bytes of metadata that were read.
     pub metadata_bytes: u64,
-    /// Data read; compared with its checksums, if the pool keeps them.
+    /// Bytes of data that were read, and compared with their checksums if the pool has any.
     pub data_bytes: u64,
-    /// Of that, what is not what was written, or cannot be read.
+    /// Bytes of these that do not match their checksums or cannot be read.
     pub bad_bytes: u64,
-    /// Data that was written to each time it was looked at: new, and not verified.
+    /// Bytes of data that were being written at each look: new, and not verified.
     pub busy_bytes: u64,
-    /// Checksums of the pool's data. With none of them only unreadable data can be noticed.
+    /// Checksums of the pool's data. Without any, only unreadable data can be found.
     pub checksum: Checksum,
-    /// It came to its end; else it was cancelled, and the rest was not looked at.
+    /// True if the scrub came to its end. False if it was cancelled: the rest was not looked at.
     pub completed: bool,
 }
 
 impl ScrubReport {
-    /// Nothing is wrong, as far as it looked.
+    /// True if nothing wrong was found.
     pub fn is_clean(&self) -> bool {
         self.found == 0
     }

@@ -1,4 +1,4 @@
-//! Pools whose I/O fails where a test says so, or is met by a checkpoint just when the scrub reads.
+//! Pools whose I/O fails where a test says so, or in which a checkpoint comes just when the scrub reads.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,12 @@ use crate::{BlockIo, CreateOptions, OpenOptions, Pool, Volume};
 
 type Hook = Box<dyn FnMut() + Send>;
 
-/// What the test does to reads.
+/// Behaviour of the device's reads.
 #[derive(Default)]
 struct Knobs {
     /// Blocks that cannot be read.
     bad: HashSet<u64>,
-    /// Reads that fail from here on, whatever they read.
+    /// Number of reads that fail from here on, whatever they read.
     weak: usize,
     /// Called before each sweep.
     hook: Option<Hook>,
@@ -72,7 +72,7 @@ impl BlockIo for Handled {
     }
 }
 
-/// A pool with a volume, closed and opened again so that all of it is in a checkpoint.
+/// Creates a pool with a volume, closed and opened again so that all of it is in a checkpoint.
 fn pool() -> (Pool, Volume, Arc<Mutex<Knobs>>) {
     let device = open_device("ram:size=32M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
@@ -121,7 +121,7 @@ fn what_cannot_be_read_is_told_and_what_can_after_all_is_not() {
     assert_eq!((report.bad_bytes, report.findings[2].place.range), (8192, Some((5 * 4096, 8192))));
     assert!(report.findings.iter().all(|finding| finding.means.contains("medium error")), "{:?}", report.findings);
     assert_eq!(report.findings[1].place.range, Some((0, 1 << 20)), "what the leaf maps");
-    // A page above hides none of the rest: the data is found through the map in memory.
+    // A damaged page above hides none of the rest: the data is found through the map in memory.
     knobs.lock().unwrap().bad = HashSet::from([root]);
     let report = scrubbed(&pool);
     assert_eq!((report.found, report.data_bytes), (1, 600 * 4096), "{:?}", report.findings);
@@ -129,7 +129,7 @@ fn what_cannot_be_read_is_told_and_what_can_after_all_is_not() {
     assert!(scrubbed(&pool).is_clean(), "a read that goes through at last is a good one");
 }
 
-/// S1: pages that a checkpoint has replaced, and used anew, while the scrub held references to them.
+/// S1: pages that checkpoints have replaced and reused while the scrub held references to them.
 #[test]
 fn checkpoints_in_the_middle_are_no_damage() {
     let (pool, volume, knobs) = pool();
@@ -138,7 +138,7 @@ fn checkpoints_in_the_middle_are_no_damage() {
     let inner = volume.pool().clone();
     knobs.lock().unwrap().hook = Some(Box::new(move || {
         round += 1;
-        // Every leaf changes each time; what the checkpoint before had is overwritten by the next.
+        // Every leaf changes in each round, and a checkpoint overwrites what the one before had.
         for leaf in 0..3 {
             write(&volume, ((leaf << 8) + round % 88) * 4096);
         }
@@ -162,8 +162,8 @@ fn findings_beyond_the_limit_are_counted() {
     assert_eq!((report.findings.len(), report.found, report.bad_bytes), (7, 300, 300 * 4096));
 }
 
-/// V32: each copy, flipped, foreign to its place, or of an older checkpoint; then on a device that keeps nothing there,
-/// and in a pool that is open read-only.
+/// V32: each copy is flipped, foreign to its place, or of an older checkpoint. Then on a device that keeps nothing
+/// there, and in a pool that is open read-only.
 #[test]
 fn a_scrub_writes_a_bad_copy_of_the_superblock_anew() {
     let (pool, volume, knobs) = pool();
@@ -189,7 +189,7 @@ fn a_scrub_writes_a_bad_copy_of_the_superblock_anew() {
             assert!(places.map(read) == newest && pool.info().bad_copies == 0);
         }
     }
-    // A disk that cannot read it, whatever is written: told, counted, and gone when it can.
+    // A disk that cannot read the copy, whatever is written: reported and counted, and no longer when it can be read.
     knobs.lock().unwrap().bad = HashSet::from([places[0]]);
     for _ in 0..2 {
         let report = scrubbed(&pool);

@@ -1,12 +1,12 @@
-//! Pages: the volume table, the maps of all volumes, the checksums, as the newest checkpoint has them.
+//! Scrubs pages: the volume table, the maps of all volumes, the checksums, as the newest checkpoint has them.
 //!
 //! Owns the order of the [`walk`], from a root down, siblings at once. Pages that volumes share are read once.
-//! Checkpoints go on meanwhile and use old pages anew; so a page that is not what its parent said is looked for again
-//! from the root down, with commits held off, before it is found wanting (S1 of [`scrub`](super)). What is below it
-//! then is walked on from there.
+//! Checkpoints go on meanwhile and reuse old pages. So a page that is not what its parent says is looked up again from
+//! the root down, with commits held off, before it is reported (S1 of [`scrub`](super)). The walk goes on below the
+//! page that is found then.
 //!
-//! In a pool with two copies both are read. A copy that is not good while the other is gets written anew, while no
-//! checkpoint is being written: the page is in use then, at this place, and nobody else writes to it.
+//! Both copies are read in a pool with two copies of its metadata. A copy that is bad while the other is good gets
+//! rewritten while no checkpoint is in flight: the page is in use then, at this place, and nobody else writes to it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,6 @@ use crate::format::{BLOCK, INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX
 const BATCH: usize = INDEX_CHILDREN;
 const CHILDREN_SHIFT: u32 = INDEX_CHILDREN.ilog2();
 
-/// Which tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tree {
     Table,
@@ -34,21 +33,22 @@ enum Tree {
     Map(u32),
 }
 
-/// A page, with the one that refers to it.
+/// A page, and the one that refers to it.
 type Page = walk::Page<PageRef>;
 
-/// A page that is what it should be, with the references in it; or what is wrong.
+/// The references in a page that is as it should be, if it is an index page; else a description of what is wrong with
+/// the page.
 type Looked = Result<Option<Box<Children>>, Wrong>;
 
-/// A page that was looked at again, and a copy of it that was not good.
+/// A page that was looked at again, and a copy of it that was bad.
 type Again = (Page, Looked, Option<Mended>);
 
-/// A copy of a page that was not good while the other was.
+/// A copy of a page that was bad while the other was good.
 struct Mended {
     at: u64,
-    /// Where the good one is.
+    /// Address of the good copy.
     other: u64,
-    /// Why it was not written anew.
+    /// Reason why it was not rewritten.
     failed: Option<Status>,
 }
 
@@ -68,7 +68,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Root and its level, as the newest checkpoint has them.
+    /// Returns the root of a tree and its level, as the newest checkpoint has them.
     fn root(&self, tree: Tree, sb: &Superblock) -> Option<(PageRef, u16)> {
         let root = match tree {
             Tree::Table => (sb.table, sb.table_level),
@@ -114,7 +114,7 @@ impl Run<'_> {
                     match looked {
                         Ok(children) => good.push((page, children)),
                         Err(wrong) => {
-                            // So that it is named for each volume that has it.
+                            // Forgotten, so that the page is reported for each volume that has it.
                             seen.remove(&page.page);
                             seen.remove(&page.of);
                             let finding = self.page_finding(tree, &page, &wrong);
@@ -129,7 +129,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Looks at pages in the newest checkpoint, while none is being written. Those that it has no more are left out.
+    /// Reads pages again as the newest checkpoint has them, while none is in flight. Pages that it no longer has are
+    /// left out.
     fn look_again(&self, tree: Tree, then: &Superblock, pages: &[Page]) -> Result<Vec<Again>, Stop> {
         self.pool.between_commits(|| {
             let sb = self.superblock()?;
@@ -138,7 +139,7 @@ impl Run<'_> {
             for page in pages {
                 let now = match self.reference(tree, &sb, page, &mut known) {
                     Some(now) => now,
-                    // A volume that is deleted: the checkpoint has it still.
+                    // The volume is deleted, but the checkpoint still has it.
                     None if sb.generation == then.generation => page.page,
                     None => continue,
                 };
@@ -150,7 +151,7 @@ impl Run<'_> {
         })
     }
 
-    /// What the newest checkpoint has in a page's place.
+    /// Returns the reference that the newest checkpoint has in a page's place.
     fn reference(
         &self,
         tree: Tree,
@@ -176,13 +177,14 @@ impl Run<'_> {
         Some(now)
     }
 
-    /// Reads one page and looks at it.
+    /// Reads one page and decodes it.
     fn one(&self, tree: Tree, sb: &Superblock, page: &Page) -> Looked {
         let block = self.mend(page).0;
         look(tree, sb, page, block.as_ref().map_err(|status| *status))
     }
 
-    /// Reads a page; if one of its two copies is not good and the other is, writes it anew. While commits are held off.
+    /// Reads a page. If one of its two copies is bad and the other is good, rewrites the bad one. Called while commits
+    /// are held off.
     fn mend(&self, page: &Page) -> (Result<Block, Status>, Option<Mended>) {
         let at = page.page.address;
         let first = self.read(at);
@@ -214,12 +216,12 @@ impl Run<'_> {
         self.pool.io.read(at, &mut block).map(|()| block)
     }
 
-    /// Writes a copy of a page anew, and reads it: a device may take a write and keep nothing.
+    /// Rewrites a copy of a page, and reads it back: a device may accept a write and keep nothing.
     fn write_anew(&self, page: &PageRef, at: u64, block: &Block) -> Result<(), Status> {
         if self.pool.check_writable("writing a copy of a page anew").is_err() {
             return Err(Status::Invalid);
         }
-        // Its place may be in use in the pool of another (O1 of `owner`).
+        // Another opening may have the pool and use this place (O1 of `owner`).
         self.pool.look(None)?;
         self.pool.io.write(at, block)?;
         self.pool.flush()?;
@@ -278,12 +280,12 @@ impl Mended {
     }
 }
 
-/// The pages that an index page refers to.
+/// Returns the pages that an index page refers to.
 fn below(page: &Page, children: &Children) -> Vec<Page> {
     page.below(children).map(|child| Page { of: page.page, ..child }).collect()
 }
 
-/// Looks at what was read of a page.
+/// Decodes what was read of a page, or describes what is wrong with it.
 fn look(tree: Tree, sb: &Superblock, page: &Page, block: Result<&Block, Status>) -> Looked {
     let block =
         block.map_err(|status| Wrong { words: format!("the page cannot be read: {status}"), unreadable: true })?;

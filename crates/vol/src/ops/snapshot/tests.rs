@@ -1,4 +1,4 @@
-//! How long the lock is held when a large map goes: counted in entries, not in time.
+//! Bounds the time for which the lock is held when a large map is taken apart, counted in entries.
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
@@ -15,9 +15,9 @@ use crate::{
     check_device,
 };
 
-/// Units of a slot of a map: what one hold may look at, beside [`LET_GO`].
+/// Units of a slot of a map: the most that one hold may look at, beside [`LET_GO`].
 const SLOT: u64 = 65_536;
-/// Leaves and index nodes count a little too.
+/// Allowance for leaves and index nodes, which count a little too.
 const SLACK: u64 = 2048;
 const UNITS: u64 = 2 * SLOT + 1000;
 const LEAF: u64 = 256;
@@ -31,7 +31,7 @@ fn write(volume: &Volume, units: impl Iterator<Item = u64>) {
     }
 }
 
-/// A pool whose volume has a large map, on a device that forgets data.
+/// Creates a pool whose volume has a large map, on a device that forgets data.
 fn large() -> (Pool, Volume) {
     let device = open_device("null:size=8G,keep=64M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
@@ -42,7 +42,7 @@ fn large() -> (Pool, Volume) {
     (pool, volume)
 }
 
-/// The most entries that were looked at under one hold since the last time.
+/// Returns the most entries looked at under one hold of the lock since the last call.
 fn most(volume: &Volume) -> u64 {
     let mut state = volume.pool().lock();
     std::mem::take(&mut state.tree.most_work)
@@ -53,7 +53,7 @@ fn a_rollback_of_a_large_volume_holds_the_lock_for_a_slot_at_most() {
     let (pool, volume) = large();
     pool.snapshot("v", "s").unwrap();
     most(&volume);
-    // Every leaf is copied: the old map has all of its own, and each unit in it has two owners.
+    // Copies every leaf: the old map keeps all of its own, and each unit in it has two owners.
     write(&volume, (0..UNITS).step_by(LEAF as usize));
     let before = pool.info();
     assert!(before.data_bytes >= (UNITS + UNITS / LEAF) << 12, "{before:?}");
@@ -66,7 +66,7 @@ fn a_rollback_of_a_large_volume_holds_the_lock_for_a_slot_at_most() {
     assert_eq!((info.data_bytes, info.pending_bytes), (UNITS << 12, 0), "what only it had came back");
     let [v, s] = ["v", "s"].map(|name| pool.volume_info(name).unwrap());
     assert_eq!((v.shared_bytes, s.shared_bytes, v.unique_bytes), (UNITS << 12, UNITS << 12, 0));
-    // A second time, with everything shared as whole nodes.
+    // Once more, with all nodes shared as a whole.
     pool.rollback("v", "s").unwrap();
     assert!(most(&volume) <= SLACK, "slots only");
     assert_eq!(pool.info().data_bytes, UNITS << 12);
@@ -110,7 +110,7 @@ fn a_checkpoint_during_a_shrink_cuts_in_parts() {
 }
 
 /// All pages of a checkpoint are made under one hold: as many as nodes of maps may be dirty, and a few above them,
-/// however much is written before somebody flushes.
+/// however much is written before a flush.
 #[test]
 fn a_checkpoint_makes_as_many_pages_as_nodes_may_be_dirty() {
     let device = open_device("null:size=64G,keep=80M").unwrap();
@@ -120,7 +120,7 @@ fn a_checkpoint_makes_as_many_pages_as_nodes_may_be_dirty() {
     let may_block = MayBlock::on_worker();
     let hard = volume.pool().lock().dirty_hard;
     assert!((4096..=16_384).contains(&hard), "the pool is large enough for that many: {hard}");
-    // A leaf each, and no flush.
+    // A leaf each, without a flush.
     for leaf in 0..2 * hard {
         let pos = (leaf * LEAF) << 16;
         let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
@@ -132,7 +132,7 @@ fn a_checkpoint_makes_as_many_pages_as_nodes_may_be_dirty() {
     assert!(most <= hard + hard / 256 + 32, "{most} pages under one hold");
 }
 
-/// There is memory for a part of the copy's map alone. What it has would read as zeroes elsewhere.
+/// Memory is left for only a part of the copy's map. The rest would read as zeroes.
 #[test]
 fn a_copy_that_finds_no_memory_is_not_there() {
     let device = open_device("ram:size=32M").unwrap();
@@ -152,7 +152,7 @@ fn a_copy_that_finds_no_memory_is_not_there() {
         assert_eq!((pool.volumes().len(), pool.info().volumes, shared("v")), (1, 1, 0), "{slots} slots");
         pool.sync().unwrap();
         volume.pool().checkpoint().unwrap();
-        // What it was to have is not moved.
+        // Units that the copy was to share are not moved.
         let data = pool.info().data_bytes;
         write(&volume, units.into_iter());
         assert_eq!(pool.info().data_bytes, data, "{slots} slots");
@@ -168,7 +168,7 @@ fn a_copy_that_finds_no_memory_is_not_there() {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// A copy waits until no unit of its source is being copied, and meanwhile discards use the pages that there were.
+/// A copy waits until no unit of its source is being copied; meanwhile discards use up the pages that there were.
 #[test]
 fn a_copy_that_finds_its_pages_used_after_its_wait_is_refused() {
     const UNIT: u64 = 65_536;
@@ -180,7 +180,7 @@ fn a_copy_that_finds_its_pages_used_after_its_wait_is_refused() {
         let mapping = volume.map_blocking(pos, len, Intent::Write, &may_block)?;
         volume.end_write(WriteDone::new(pos, len, Status::Ok, &[mapping]), &may_block)
     };
-    // One takes many pages above its leaves, another a leaf for each unit, and the rest goes to a third.
+    // One volume takes many pages above its leaves, another a leaf for each unit, and a third the rest.
     let [far, wide, big] = ["far", "wide", "big"].map(|name| pool.create_volume(name, 60 << 40).unwrap());
     (0..60).for_each(|at| write(&far, at << 40, 4096).unwrap());
     let place = |at: u64| at * LEAF * UNIT;
@@ -221,7 +221,7 @@ fn small(device: &Device) -> Pool {
 
 const MARK: Interim = Interim { purpose: Purpose::ImportDiff, owner: 7 };
 
-/// In a journal that is replayed, in a checkpoint, and after a repair: what was made has its identity, and no other.
+/// Each volume that was made has its identity and no other: in a replayed journal, in a checkpoint, and after a repair.
 #[test]
 fn identities_and_origins_outlive_crashes_closing_and_renames() {
     let device = open_device("ram:size=16M").unwrap();
@@ -256,7 +256,7 @@ fn identities_and_origins_outlive_crashes_closing_and_renames() {
     assert!(check_device(&device, &CheckOptions::default()).unwrap().is_clean());
 }
 
-/// V18: after a crash, and after closing, an opening that writes deletes what is interim, and nothing else.
+/// V18: after a crash, and after closing, an opening for writing deletes interim volumes, and nothing else.
 #[test]
 fn interim_volumes_go_when_nobody_works_on_them() {
     for closes in [false, true] {

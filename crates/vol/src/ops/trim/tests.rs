@@ -1,4 +1,4 @@
-//! What is free goes back, what is not stays, and nobody misses what is on its way.
+//! Free units are discarded, used ones are not, and nobody gets a unit while it is being discarded.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use crate::{BlockIo, CreateOptions, OpenOptions, Pool, PoolError};
 
 pub(in crate::ops) const UNIT: u64 = 65536;
 
-/// What is done during each discard.
+/// Function that runs during each discard.
 pub(in crate::ops) type Job = Box<dyn FnMut() + Send>;
 
-/// A device whose discards are written down, and during which something may be done.
+/// A device that records its discards, and during which a job may run.
 struct Watched {
     io: DeviceIo,
     discards: Arc<Mutex<Vec<(u64, u64)>>>,
@@ -44,7 +44,8 @@ impl BlockIo for Watched {
             return Err(Status::IoErr);
         }
         self.discards.lock().unwrap().push((at, len));
-        // Garbage, as a device may give: whoever still needed it sees that.
+        // Writes garbage, which a device may return after a discard: a read of a discarded unit that is in use would
+        // show it.
         (at..at + len).step_by(UNIT as usize).try_for_each(|at| self.io.write(at, &[0xdc; UNIT as usize]))
     }
 
@@ -65,7 +66,7 @@ fn bench() -> Bench {
     bench_with(false, false)
 }
 
-/// A pool that is set to discard, or not, and has a thread for that, or none.
+/// Creates a pool that is set to discard, or not, and has a thread for that, or none.
 pub(in crate::ops) fn bench_with(discard: bool, discard_thread: bool) -> Bench {
     let device = open_device("ram:size=160M").unwrap();
     Pool::create(&device, &CreateOptions { discard, ..CreateOptions::default() }).unwrap();
@@ -123,7 +124,7 @@ fn what_is_free_goes_back_and_what_is_used_stays() {
     let before = pool.info();
     let done = all(pool);
     assert!(done.completed && done.left_bytes == 0, "{done:?}");
-    // All that is free, the reserve with it.
+    // All free units, including those of the reserve.
     assert_eq!(done.trimmed_bytes, before.free_bytes + before.reserve_bytes, "{done:?}");
     assert_eq!(pool.info(), crate::PoolInfo { generation: pool.info().generation, ..before.clone() });
     pool.delete("v").unwrap();
@@ -136,7 +137,7 @@ fn what_is_free_goes_back_and_what_is_used_stays() {
     assert!(holds(pool, "s", 2), "what a snapshot has");
     let Bench { device, pool, .. } = bench;
     drop(pool);
-    // After a crash too.
+    // The same after a crash.
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     assert!(holds(&pool, "s", 2) && pool.volumes().len() == 1);
     pool.close().unwrap();
@@ -153,7 +154,7 @@ fn what_is_deleted_or_written_meanwhile_is_never_discarded() {
     write(&pool, "v", 100, 1);
     let mut round = 0;
     *bench.meanwhile.lock().unwrap() = Some(Box::new(move || {
-        // First writes and a delete while units are on their way: those are nobody's.
+        // First writes and a delete come while units are being discarded: these units have no owner.
         round += 1;
         match round {
             1 => write(&pool, "w", 50, 2),
@@ -182,7 +183,7 @@ fn a_discard_that_fails_and_an_end_before_the_end_take_no_space() {
     let done = bench.pool.trim(&mut |_| ControlFlow::Break(())).unwrap();
     assert!(!done.completed && done.trimmed_bytes > 0, "{done:?}");
     assert_eq!(bench.pool.info().free_bytes, before.free_bytes);
-    // A device without discards says so.
+    // A device without discards is reported as such.
     let device = open_device("null:size=64M,keep=64M").unwrap();
     if device.limits().max_discard_sectors == 0 {
         Pool::create(&device, &CreateOptions::default()).unwrap();

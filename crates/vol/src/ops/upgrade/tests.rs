@@ -1,4 +1,4 @@
-//! An upgrade beside reads that find bad blocks.
+//! An upgrade while reads find bad blocks.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -16,7 +16,7 @@ use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, SUPERBLOCKS};
 use crate::{CreateOptions, OpenOptions, Pool, Volume};
 
-/// A block that somebody reads, and finds bad, while the next write of the pool's own is under way.
+/// A block that a reader finds bad while the pool's next own write is in flight.
 type Finder = Arc<Mutex<Option<(Weak<PoolInner>, u64)>>>;
 
 struct Found {
@@ -72,14 +72,14 @@ fn write(volume: &Volume, pos: u64) -> u64 {
     addr >> 12
 }
 
-/// V16: an upgrade that has to write a checkpoint first, for it could not pay without; meanwhile a block is found bad
-/// that is in a region without marks. It is told bad, and after the upgrade that outlives a crash.
+/// V16: an upgrade has to write a checkpoint first to make room. Meanwhile a block in a region without marks is found
+/// bad. It is reported bad, and after the upgrade that outlives a crash.
 #[test]
 fn what_is_told_bad_while_an_upgrade_makes_room_stays_bad() {
     let device = open_device("ram:size=64M").expect("opens");
     let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
     Pool::create(&device, &options).expect("formats");
-    // As a program left it that knew no marks.
+    // State that a program without marks leaves.
     let io = DeviceIo::new(&device).expect("attaches");
     for at in SUPERBLOCKS {
         let mut block = [0; BLOCK];
@@ -94,7 +94,7 @@ fn what_is_told_bad_while_an_upgrade_makes_room_stays_bad() {
     let pool = Pool::open_through(&device, io, &OpenOptions::default()).expect("opens");
     let volume = pool.create_volume("v", 1 << 40).expect("creates");
     let block = write(&volume, 0);
-    // Pages that a checkpoint makes clean.
+    // Makes pages dirty; a checkpoint makes them clean.
     (1..60).for_each(|slot| _ = write(&volume, slot << 32));
     let mut state = pool.inner.lock();
     let free = state.tree.pages.available(&state.tree.units);

@@ -1,4 +1,4 @@
-//! What is read stays what it is while it is read, and what cannot be read is a difference.
+//! Units keep their contents while they are read, and blocks that cannot be read count as differences.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,14 @@ use crate::{BlockIo, CreateOptions, Extent, OpenOptions, Pool, Volume};
 const UNIT: u64 = 65536;
 const BLOCK: u64 = 4096;
 
-/// How reads of the device go.
+/// Behaviour of the device's reads.
 #[derive(Default)]
 struct Reads {
     /// Places that cannot be read.
     bad: Range<u64>,
-    /// Graces that are to be held up by each read.
+    /// Graces that each read should hold up.
     held: Vec<Arc<Grace>>,
-    /// Reads that held all of them up, and those that did not.
+    /// Reads that held up all of them, and reads that did not.
     counts: (u32, u32),
 }
 
@@ -36,7 +36,7 @@ struct Watched {
 impl BlockIo for Watched {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
         let mut reads = self.reads.lock().unwrap();
-        // Three looks end a period that nobody holds up.
+        // A grace period that nobody holds up ends within three looks.
         let is_held = |grace: &Arc<Grace>| {
             let ticket = grace.start();
             (0..4).all(|_| !grace.is_over(ticket))
@@ -68,7 +68,7 @@ impl BlockIo for Watched {
     }
 }
 
-/// A volume of which one block was written after its snapshot, which is the other one.
+/// Returns a volume, one block of which was written after its snapshot, and that snapshot.
 fn written() -> (Pool, [Volume; 2], Arc<Mutex<Reads>>) {
     let device = open_device("ram:size=64M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
@@ -91,7 +91,7 @@ fn write(pool: &Pool, volume: &Volume, pos: u64, bytes: &[u8]) {
     volume.end_write(WriteDone::new(pos, bytes.len() as u64, Status::Ok, &pieces), &may_block).unwrap();
 }
 
-/// The blocks that are told, as numbers of the first and the one behind the last.
+/// Returns the differences as block numbers: the first, and the one behind the last.
 fn told(volumes: &[Volume; 2]) -> Vec<(u64, u64)> {
     let told = volumes[0].differences_since(&volumes[1], 0, u64::MAX, &mut |_| true).unwrap();
     told.extents.iter().map(|Extent { pos, len, .. }| (pos / BLOCK, (pos + len) / BLOCK)).collect()
@@ -106,7 +106,7 @@ fn units_stay_what_they_are_until_they_were_read() {
         let counts = reads.lock().unwrap().counts;
         assert!(counts.0 > 0 && counts.1 == 0, "volume {held}: {counts:?}");
     }
-    // And nothing is held up afterwards.
+    // Nothing holds the graces up afterwards.
     for volume in &volumes {
         let ticket = volume.core.top.grace().start();
         assert!((0..4).any(|_| volume.core.top.grace().is_over(ticket)));

@@ -1,4 +1,4 @@
-//! What goes wrong with the neighbours of a unit that is copied goes wrong for nobody.
+//! Errors at the neighbours of a unit that is copied are not reported: the neighbours stay where they are.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,8 @@ impl BlockIo for Unreadable {
     }
 }
 
-/// A volume of eight written units, frozen as `s`. Unit `bad` is unreadable, or has rotted in a pool with checksums.
+/// A volume of eight written units, with the snapshot `s`. Unit `bad` cannot be read or, in a pool with checksums, has
+/// rotted.
 fn frozen(bad: u64, checksum: Checksum) -> (Pool, Volume) {
     let device = open_device("ram:size=64M").unwrap();
     Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).unwrap();
@@ -64,7 +65,7 @@ fn frozen(bad: u64, checksum: Checksum) -> (Pool, Volume) {
     (pool, volume)
 }
 
-/// As a ring does it.
+/// Writes in the way that a ring does.
 fn write(pool: &Pool, volume: &Volume, pos: u64, bytes: &[u8]) -> Result<(), Status> {
     let may_block = MayBlock::on_worker();
     let mapping = volume.map_blocking(pos, bytes.len() as u64, Intent::Write, &may_block)?;
@@ -93,13 +94,13 @@ fn a_neighbour_that_cannot_be_copied_stays_where_it_is() {
         assert_eq!(place(&volume, 6), before[6], "{checksum:?}: it is shared as before");
         pool.sync().unwrap();
         let kept = match checksum {
-            // One read of all of them failed: the wanted one was copied alone.
+            // One read of the whole group failed, so the wanted unit was copied alone.
             Checksum::None => 1,
             Checksum::Crc32c => 3,
         };
         assert_eq!(pool.info().data_bytes - data, kept * UNIT, "{checksum:?}: what was not used is free again");
         assert_eq!((4..8).filter(|unit| place(&volume, *unit) != before[*unit as usize]).count() as u64, kept);
-        // The bad one itself: a write to it tells that it cannot be read, or takes what is bad along.
+        // The bad unit itself: a write to it fails with the read error, or copies the bad block along.
         let wanted = write(&pool, &volume, 6 * UNIT, &[66; 4096]);
         match checksum {
             Checksum::None => assert_eq!(wanted, Err(Status::Medium)),

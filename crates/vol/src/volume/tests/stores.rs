@@ -1,5 +1,5 @@
-//! What a ring finds, without a lock, between any two stores of a change of the map: a change is many, and each of them
-//! is seen.
+//! Looks at the map like a ring, without a lock, between any two stores of a change: a change is many stores, and rings
+//! see each of them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::state::extent_map::watch::watched;
 use crate::{CreateOptions, OpenOptions, Pool, Volume};
 
 const BLOCK: u64 = 4096;
-/// With written bits in the entries, and beside them.
+/// The smaller units have their written bits in the entries, the larger ones beside them.
 const UNITS: [u64; 2] = [65_536, 1 << 20];
 
 fn pool(unit_bytes: u64) -> Pool {
@@ -36,13 +36,13 @@ fn write(volume: &Volume, pos: u64, len: u64) {
     end(volume, map(volume, pos, len));
 }
 
-/// What a ring that writes a block finds without the lock.
+/// Returns the mapping that a ring which writes a block finds without the lock.
 fn found(volume: &Volume, pos: u64) -> Option<Mapping> {
     volume.pool.map.lookup_write(&volume.core.top, pos, BLOCK)
 }
 
-/// Does something, and looks after each of its stores whether a ring that overwrites a block of the range would know
-/// that there is more to make durable than its data. How often it could have overwritten one.
+/// Runs `job`, and looks the range up after each of its stores. If a lookup lets a ring overwrite a block, it must say
+/// that metadata has to become durable too. Returns how often a block could have been overwritten.
 fn overwritten_while(volume: &Volume, range: std::ops::Range<u64>, job: impl FnOnce()) -> u32 {
     let looks = Rc::new(Cell::new(0));
     let watcher = {
@@ -61,7 +61,7 @@ fn overwritten_while(volume: &Volume, range: std::ops::Range<u64>, job: impl FnO
     looks.get()
 }
 
-/// V1, H1: a discard of the only written block of a unit, to which others may be writing for the first time.
+/// V1, H1: a discard of the only written block of a unit, while first writes to other blocks of it may be in flight.
 #[test]
 fn a_write_beside_a_discard_is_not_lost() {
     for unit in UNITS {
@@ -82,7 +82,7 @@ fn a_write_beside_a_discard_is_not_lost() {
     }
 }
 
-/// V2, V3: a block that has just been written for the first time is overwritten by somebody else.
+/// V2, V3: a block that was just written for the first time is overwritten by another writer.
 #[test]
 fn who_overwrites_what_was_just_written_knows_that_it_is_not_durable() {
     for unit in UNITS {
@@ -94,7 +94,7 @@ fn who_overwrites_what_was_just_written_knows_that_it_is_not_durable() {
         let mapping = map(&volume, 5 * BLOCK, BLOCK);
         let looks = overwritten_while(&volume, 5 * BLOCK..6 * BLOCK, || end(&volume, mapping));
         assert!(looks > 0, "nobody looked");
-        // The last block makes the unit whole.
+        // The last block makes the unit full.
         write(&volume, BLOCK, 4 * BLOCK);
         write(&volume, 6 * BLOCK, unit - 7 * BLOCK);
         pool.sync().unwrap();
@@ -104,7 +104,7 @@ fn who_overwrites_what_was_just_written_knows_that_it_is_not_durable() {
     }
 }
 
-/// V2, V3: blocks of a unit, and of its neighbours, that have just got a place of their own.
+/// V2, V3: blocks of a unit and of its neighbours that were just copied to places of their own.
 #[test]
 fn who_overwrites_what_was_just_copied_knows_that_it_is_not_durable() {
     for unit in UNITS {
@@ -119,7 +119,7 @@ fn who_overwrites_what_was_just_copied_knows_that_it_is_not_durable() {
     }
 }
 
-/// W2, H1: a block is zeroed since a part of it is written, while others may write to the unit for the first time.
+/// W2, H1: a block is zeroed because a part of it is written, while first writes to the unit may be in flight.
 #[test]
 fn who_writes_beside_a_block_that_was_just_zeroed_is_seen() {
     for unit in UNITS {

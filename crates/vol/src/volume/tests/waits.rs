@@ -1,4 +1,4 @@
-//! A hole waits for the copies of its volume that are under way, and not for those that are still to come.
+//! A hole waits for the copies of its volume that are in flight, and not for those that begin later.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use super::{begin, end};
 use crate::block_io::DeviceIo;
 use crate::{BlockIo, CreateOptions, OpenOptions, Pool};
 
-/// So large that each is copied alone.
+/// Large enough for each unit to be copied alone.
 const UNIT: u64 = 256 << 10;
 /// Units that are copied, or zeroed in part.
 const CHAIN: u64 = 100;
 
-/// What is counted: reads, as each copy makes one, or writes, as zeroing a block does.
+/// I/Os that are counted: each copy makes one read, and zeroing a block makes one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Reads,
     Writes,
 }
 
-/// Those that have begun, once somebody counts them.
+/// I/Os that have begun, from when they are counted on.
 #[derive(Default)]
 struct Copies {
     begun: Mutex<Option<(Of, u64)>>,
@@ -43,7 +43,7 @@ impl Copies {
         drop(self.changed.wait_while(self.begun.lock().unwrap(), few).unwrap());
     }
 
-    /// One that is counted ends when the next has begun, or none does for a while.
+    /// Holds a counted I/O until the next has begun, or until none does for a while.
     fn pass(&self, of: Of) {
         let mut begun = self.begun.lock().unwrap();
         let Some((_, count)) = begun.as_mut().filter(|begun| begun.0 == of) else { return };
@@ -55,7 +55,7 @@ impl Copies {
     }
 }
 
-/// A device on which they are counted.
+/// A device that counts the I/Os.
 struct Chained {
     io: DeviceIo,
     copies: Arc<Copies>,
@@ -85,7 +85,7 @@ impl BlockIo for Chained {
     }
 }
 
-/// Two writers copy one unit after the other, or zero a part of it, so that there is no moment without one under way.
+/// Two writers copy one unit after the other, or zero a part of it, so that at any moment one of them is at work.
 #[test]
 fn a_hole_does_not_wait_for_copies_that_begin_after_it() {
     for of in [Of::Reads, Of::Writes] {

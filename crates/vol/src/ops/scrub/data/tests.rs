@@ -1,4 +1,4 @@
-//! What was seen.
+//! Bitmap of the blocks that were read.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_block_is_read_once_whoever_has_it() {
     let mut seen = Seen::default();
     assert_eq!(take(&mut seen, piece(0, 100, 16)), [piece(0, 100, 16)]);
     assert_eq!(take(&mut seen, piece(0, 100, 16)), []);
-    // Over the border of a chunk, with something in the middle that was read before.
+    // Over the border of a chunk, with a block in the middle that was read before.
     let border = 1 << CHUNK_SHIFT;
     assert_eq!(take(&mut seen, piece(7, border - 1, 2)), [piece(7, border - 1, 2)]);
     assert_eq!(take(&mut seen, piece(5, border - 3, 6)), [piece(5, border - 3, 2), piece(9, border + 1, 2)]);
