@@ -1,12 +1,12 @@
-//! `cargo xtask api`: what the library promises, and what it costs a program to depend on it.
+//! `cargo xtask api`: checks of the library's public interface, and of the cost of depending on the library.
 //!
-//! Owns the comparison of the library's public names with `docs/public-api.txt`, the list of crates that a program of
-//! rings alone builds, the number of packages in a program's lock file, the combinations of features, and the oldest
-//! compiler. Time is told and never judged: the line in the nightly report is there to be read when it grows.
+//! Owns the comparison of the public names with `docs/public-api.txt`, the list of crates that a program of rings alone
+//! builds, the number of packages in a program's lock file, the combinations of features, and the oldest compiler.
+//! Build time is printed and never judged: the line in the nightly report shows its growth.
 //!
-//! What is public must also be documented, free to grow, and typed ([`rules`]).
+//! Public items must also be documented, extensible, and typed ([`rules`]).
 //!
-//! Invariant A1: a listing that misses what every listing has proves nothing, and is refused.
+//! Invariant A1: a listing without items that every listing has was parsed wrongly, and is refused.
 
 mod listing;
 mod locked;
@@ -21,13 +21,13 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
-/// The listing in the repository.
 const PAGE: &str = "docs/public-api.txt";
-/// The compiler of what is built with a few features: in `xtask/rustc`.
+/// Compiler wrapper in `xtask/rustc` for builds with few features.
 const COMPILER: &str = "strict";
-/// The command that renews it.
+/// Command that writes the page anew.
 const RENEW: &str = "cargo xtask api --write";
-/// What every listing has (A1): a method, a trait implementation, an automatic trait, an attribute, a feature's module.
+/// Lines that every listing has (A1): a method, a trait implementation, an automatic trait, an attribute, a feature's
+/// module.
 const PRESENT: &[&str] = &[
     "pub fn push(&mut self, op: impl Op) -> Result<(), Box<SqFull>>",
     "impl Iterator for Completions<'_>",
@@ -35,12 +35,11 @@ const PRESENT: &[&str] = &[
     "#[non_exhaustive]",
     "struct sheave::volumes::Pool",
 ];
-/// What a program of rings alone does not build.
+/// Crates that a program of rings alone must not build.
 const NOT_FOR_RINGS: &[&str] = &["sheave-vol", "zerocopy", "crc-fast"];
-/// Every combination of features that a program may ask for is one of these, or more of them.
+/// Features to build with, one at a time. Programs use one of these or several together.
 const FEATURES: &[&str] = &["", "volumes", "drivers", "raw"];
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     match args {
         [] => run(),
@@ -53,7 +52,7 @@ pub fn main(args: &[String]) -> Result<()> {
     }
 }
 
-/// All that CI checks.
+/// Runs all checks of CI.
 pub fn run() -> Result<()> {
     let now = made()?;
     let kept = std::fs::read_to_string(page()).with_context(|| format!("reading {PAGE}: `{RENEW}` makes it"))?;
@@ -82,10 +81,10 @@ fn page() -> PathBuf {
     workspace::root().join(PAGE)
 }
 
-/// The listing of the library as it is now.
+/// Makes the listing of the library as it is now.
 fn made() -> Result<String> {
     let pages = workspace::target_dir().join("doc/sheave");
-    // The program of the same name has its pages there too.
+    // The program of the same name may have left its pages there.
     match std::fs::remove_dir_all(&pages) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -104,7 +103,7 @@ fn made() -> Result<String> {
     Ok(format!("# The public names of the library `sheave`, all features. `{RENEW}` renews it.\n# {rustc}\n{text}"))
 }
 
-/// The compiler, as it names itself.
+/// Returns the compiler's name and version.
 fn compiler() -> Result<String> {
     let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     command.arg("--version");
@@ -113,12 +112,12 @@ fn compiler() -> Result<String> {
     Ok(name.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
 }
 
-/// Whether a line begins an item.
+/// Returns true if a line begins an item.
 fn is_item(line: &str) -> bool {
     !line.is_empty() && !line.starts_with([' ', '#'])
 }
 
-/// Says what changed, if anything did.
+/// Fails with the differences of the two listings, if there are any.
 fn compare(kept: &str, now: &str) -> Result<()> {
     let (old, new) = (entries(kept), entries(now));
     let gone = old.iter().filter(|entry| !new.contains(entry)).map(|(item, line)| format!("- {item}: {line}"));
@@ -141,7 +140,7 @@ fn compare(kept: &str, now: &str) -> Result<()> {
     );
 }
 
-/// Each line with the item that it is of.
+/// Returns each line with the item that it belongs to.
 fn entries(text: &str) -> Vec<(&str, &str)> {
     let mut item = "";
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -155,7 +154,7 @@ fn entries(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The crates in the output of `cargo tree`, each once; none of them is one that rings do not need.
+/// Returns the crates in the output of `cargo tree`, each once. Fails if one of them is not needed for rings.
 fn crates_of(tree: &str) -> Result<Vec<&str>> {
     let mut crates: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     crates.sort_unstable();
@@ -166,7 +165,7 @@ fn crates_of(tree: &str) -> Result<Vec<&str>> {
     Ok(crates)
 }
 
-/// The library is built with the compiler that `rust-version` names: this one, or else one that rustup has.
+/// Builds the library with the compiler of `rust-version`: the current one if it has that version, else one of rustup.
 fn oldest_compiler() -> Result<()> {
     let manifest = std::fs::read_to_string(workspace::root().join("Cargo.toml"))?;
     let entries = workspace::parse_manifest(&manifest);
@@ -189,7 +188,7 @@ fn oldest_compiler() -> Result<()> {
     Ok(())
 }
 
-/// Each feature alone, without a warning.
+/// Builds the library with each feature alone. Warnings are errors.
 fn features() -> Result<()> {
     for features in FEATURES {
         let mut command = cargo(["check", "-p", "sheave", "--lib", "--no-default-features", "--quiet", "--features"]);
@@ -200,7 +199,7 @@ fn features() -> Result<()> {
     Ok(())
 }
 
-/// How long a program of rings alone waits for its first build: into an empty directory. The nightly run tells it.
+/// Measures the first build of a program of rings alone, into an empty directory. The nightly run prints the time.
 pub fn first_build() -> Result<()> {
     let dir = workspace::target_dir().join("library");
     match std::fs::remove_dir_all(&dir) {

@@ -1,16 +1,16 @@
-//! `cargo xtask asan`: the tests under the address sanitizer, which sees uses after free, overflows and leaks.
+//! `cargo xtask asan`: the tests under the address sanitizer, which finds uses after free, overflows and leaks.
 //!
-//! Owns the build flags, and which tests run: all crates' in the nightly run, and in that of CI those of the crates
-//! that live on unsafe code and that a program embeds, for safe code touches no freed memory by itself. Works with a
-//! stable toolchain: it ships the sanitizer's runtime, only the flag asks for RUSTC_BOOTSTRAP. In CI nothing is
-//! optimized: the sanitizer's code takes the compiler longer to optimize than those tests take without that. The crash
-//! simulator of the nightly run takes an hour without.
+//! Owns the build flags, and the selection of tests. The nightly run has the tests of all crates. CI has those of the
+//! crates with unsafe code that a program embeds, because safe code alone cannot touch freed memory. Works with a
+//! stable toolchain: it ships the sanitizer's runtime, and the flag needs RUSTC_BOOTSTRAP only. CI does not optimize:
+//! optimizing the instrumented code would take the compiler longer than the tests take without. The nightly run
+//! optimizes, because its crash simulator would take an hour without.
 //!
 //! Invariants:
-//! - I1: the tests count for something only after a deliberate use after free was caught here.
+//! - I1: the tests count only after a deliberate use after free was caught on this machine.
 //! - I2: every crate with unsafe product code (`tidy/unsafety.rs`) is in CI's run, or named in [`NIGHTLY`].
-//! - I3: what CI builds shares third-party crates with the ordinary tests, so only crates of the workspace are
-//!   instrumented; the nightly run instruments all but the standard library.
+//! - I3: CI's build shares third-party crates with the ordinary tests, so that only crates of the workspace are
+//!   instrumented. The nightly run instruments everything but the standard library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,40 +24,40 @@ use crate::counts::Counts;
 use crate::lab;
 use crate::tidy::unsafety;
 
-/// Makes the sanitizer's flags apply to the target's code only, not to build scripts.
+/// Given explicitly, so that the sanitizer's flags apply to the target's code and not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The compiler that instruments the crates of the workspace: in `xtask/rustc`.
+/// Compiler wrapper in `xtask/rustc` that instruments the crates of the workspace.
 const COMPILER: &str = "asan";
 
-/// Crates whose tests touch no memory that the sanitizer could say anything about.
+/// Crates without tests that the sanitizer could find anything in.
 const EXCLUDED: &[&str] = &["xtask", "sheave-testkit"];
 
 /// Crates whose own tests are left to the nightly run. No program embeds the lab, the simulator and the load generator,
-/// whose tests drive the others; those of the driver for Ceph start a cluster. Volumes have one file with unsafe code,
-/// the way of all their blocking I/O, which the tests of the library take too; the minutes of their own tests go into
-/// maps, which are safe code.
+/// whose tests drive the other crates. The tests of the driver for Ceph start a cluster. Volumes have one file with
+/// unsafe code, through which all their blocking I/O goes, so that the tests of the library reach it too; their own
+/// tests spend minutes in maps, which are safe code.
 const NIGHTLY: &[&str] = &["sheave-lab", "sheave-load", "sheave-rbd", "sheave-sim", "sheave-vol"];
 
-/// The library itself has no unsafe code; its tests drive that of the floors.
+/// The library. It has no unsafe code itself, and its tests drive that of the crates below it.
 const FACADE: &str = "sheave";
-/// Safe code that uses the library at random (`SHEAVE_RANDOM_SECONDS` says for how long).
+/// Program of safe code that uses the library at random, for the time in `SHEAVE_RANDOM_SECONDS`.
 const RANDOM: &str = "sheave-outside-random";
-/// The program of safe code, and a driver with unsafe code as an outside crate has it.
+/// The program of safe code, and a driver with unsafe code in the place of an outside crate's.
 const OUTSIDE: [&str; 2] = [RANDOM, "sheave-outside-sock"];
 
-/// How much runs.
+/// Extent of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What CI runs.
+    /// The tests of CI.
     Part,
-    /// Every crate and test, with seeds of this round.
+    /// Every crate and test, with the seeds of this round.
     All { round: u64 },
-    /// What the user names: `-p CRATE`, names of tests.
+    /// Crates and tests that the user names: `-p CRATE`, names of tests.
     Given(Vec<String>),
 }
 
-/// The command: what CI runs, or the crates given with `-p`.
+/// Runs the command: the tests of CI, or those of the crates given with `-p`.
 pub fn main(args: &[String]) -> Result<()> {
     let extent = match args {
         [] => Extent::Part,
@@ -70,7 +70,7 @@ pub fn main(args: &[String]) -> Result<()> {
     result
 }
 
-/// Proves that the sanitizer works, then runs the tests under it.
+/// Checks that the sanitizer works, then runs the tests under it.
 pub fn run(extent: &Extent, counts: &mut Counts) -> Result<()> {
     let sees_leaks = prove_it_catches()?;
     if *extent == Extent::Part {
@@ -79,7 +79,7 @@ pub fn run(extent: &Extent, counts: &mut Counts) -> Result<()> {
     cargo::run_tests(tests(extent, sees_leaks), counts)
 }
 
-/// New programs of safe code that use the whole library, one after the other, until the time is up.
+/// Runs new random programs of safe code that use the whole library, until the time is up.
 pub fn random(seconds: u64, counts: &mut Counts) -> Result<()> {
     let sees_leaks = prove_it_catches()?;
     let words = ["-p", RANDOM, "programs_for_as_long_as_one_likes"].map(str::to_owned);
@@ -88,7 +88,7 @@ pub fn random(seconds: u64, counts: &mut Counts) -> Result<()> {
     cargo::run_tests(command, counts)
 }
 
-/// Whether this machine has what the sanitizer needs; the reason if not.
+/// Returns the reason if this machine lacks something that the sanitizer needs.
 pub fn unsupported() -> Option<String> {
     let sysroot = cargo::capture(rustc(&["--print", "sysroot"])).map(|(out, ..)| PathBuf::from(out.trim()));
     let Ok(sysroot) = sysroot else { return Some("rustc does not answer".into()) };
@@ -116,7 +116,8 @@ fn tests(extent: &Extent, sees_leaks: bool) -> Command {
         command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     }
     if has_lab(extent) {
-        // The lab's compiler is a wrapper already: the flag goes to every crate of the target (I3).
+        // The lab's compiler wrapper takes the place of the sanitizer's, so that the flag goes to every crate of the
+        // target (I3).
         command.args(["--target", TARGET]).env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
         command = cargo::with_compiler(command, lab::CFG);
     } else {
@@ -128,7 +129,7 @@ fn tests(extent: &Extent, sees_leaks: bool) -> Command {
     command
 }
 
-/// Whether the lab is in it: an ordinary build has none.
+/// Returns true if the lab's tests run, which need the lab's compiler.
 fn has_lab(extent: &Extent) -> bool {
     match extent {
         Extent::Part => false,
@@ -137,7 +138,7 @@ fn has_lab(extent: &Extent) -> bool {
     }
 }
 
-/// The arguments that choose crates and tests.
+/// Returns the arguments that select crates and tests.
 fn selection(extent: &Extent) -> Vec<String> {
     let mut words = Vec::new();
     match extent {
@@ -155,7 +156,7 @@ fn selection(extent: &Extent) -> Vec<String> {
     words
 }
 
-/// I1. True if leaks are seen too.
+/// Checks I1. Returns true if the sanitizer also finds leaks.
 fn prove_it_catches() -> Result<bool> {
     if let Some(why) = unsupported() {
         bail!(why);
@@ -184,7 +185,7 @@ fn catches(dir: &Path) -> Result<bool> {
     if sees_leaks {
         println!("the sanitizer sees a deliberate use after free and a deliberate leak");
     } else {
-        // It stops the process by ptrace to look at its memory, which some containers forbid.
+        // The leak check stops the process by ptrace to read its memory, which some containers forbid.
         ensure!(
             leak.contains("LeakSanitizer has encountered"),
             "the sanitizer does not see a deliberate leak:\n{leak}"
@@ -194,7 +195,7 @@ fn catches(dir: &Path) -> Result<bool> {
     Ok(sees_leaks)
 }
 
-/// What a program says to standard error when it is built with the sanitizer and run.
+/// Builds a program with the sanitizer and runs it. Returns its standard error.
 fn outcome(dir: &Path, name: &str, text: &str) -> Result<String> {
     let (source, binary) = (dir.join(format!("{name}.rs")), dir.join(name));
     std::fs::write(&source, text)?;

@@ -1,20 +1,20 @@
-//! `cargo xtask bench`: the measurements of docs/performance.md and of the README, as Markdown tables that it can put
-//! there itself.
+//! `cargo xtask bench`: the measurements of docs/performance.md and of the README, as Markdown tables that it can write
+//! into the pages.
 //!
-//! Owns the list of commands, by section of the page. Does not own any measuring of times: `sheave bench` does that,
-//! and takes turns with the kernel by itself. Run it on an idle machine.
+//! Owns the list of commands, by section of the page. `sheave bench` measures the times, and takes turns with the
+//! kernel by itself. Run on an idle machine.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `table` | a row from the JSON of a run |
-//! | `program` | the `sheave` that is measured, and what it prints |
+//! | `program` | the measured `sheave`, and its output |
 //! | `counts` | instructions, system calls, idle CPU, build time |
 //! | `peers` | volumes beside ext4, XFS and qcow2 |
 //! | `serve` | `sheave serve` beside other servers of NBD |
 //! | `serve_tls` | the same by TLS |
 //! | `nbd` | `nbd:` beside other clients of NBD |
 //! | `rbd` | `rbd:` beside fio's engine |
-//! | `page` | putting a section into the page |
+//! | `page` | writing a section into the page |
 
 use std::process::Command;
 
@@ -35,39 +35,39 @@ mod table;
 
 use program::run;
 
-/// The file that `file:` rows make; removed at the end.
+/// The file that rows with `file:` create. Removed at the end.
 const FILE: &str = "target/bench.img";
 
 /// The pool of the section on volumes.
 const POOL: &str = "target/bench-pool.img";
 
-/// A part of the page.
+/// A section of a page.
 struct Section {
-    /// As in the page's `bench:NAME` marker, and on the command line.
+    /// Name in the page's `bench:NAME` marker, and on the command line.
     name: &'static str,
     what: What,
 }
 
 impl Section {
-    /// The page it stands in.
+    /// Returns the page of the section.
     fn page(&self) -> &'static str {
         if matches!(self.what, What::Headlines(_)) { "README.md" } else { "docs/performance.md" }
     }
 }
 
-/// How a section comes about.
+/// Content of a section.
 enum What {
-    /// One line in words.
+    /// One sentence.
     Machine,
     /// A row for each of these arguments of `sheave bench`.
     Runs(&'static [&'static str]),
-    /// A row for each of these arguments of `sheave bench`, named by the words before them, with fewer columns.
+    /// A row with fewer columns for each of these arguments of `sheave bench`, under the name before them.
     Headlines(&'static [(&'static str, &'static str)]),
-    /// These arguments, with statistics and without, in turns.
+    /// A row for each of these arguments, with statistics and without, in turns.
     Statistics(&'static [&'static str]),
-    /// Runs on volumes of a pool that is made for them.
+    /// Rows on volumes of a pool that is made for them.
     Volumes(&'static [&'static str]),
-    /// Volumes beside what others have.
+    /// Volumes beside other thin space.
     Peers,
     /// Exports beside other servers.
     Serve,
@@ -77,11 +77,11 @@ enum What {
     Rbd,
     /// Large pools: opening, recovering, snapshots.
     Pools,
-    /// Instructions, beside what they were to be at most.
+    /// Instructions, beside the aims for them.
     Aims,
-    /// What can be counted.
+    /// Instructions, system calls, idle CPU time.
     Counts,
-    /// How long a build from nothing takes.
+    /// Duration of a build into an empty directory.
     Build,
 }
 
@@ -168,22 +168,20 @@ const SECTIONS: &[Section] = &[
     Section { name: "build", what: What::Build },
 ];
 
-/// Turns of each side beside peers, unless `--rounds` says it.
+/// Turns of each side beside peers, unless `--rounds` is given.
 const ROUNDS: usize = 3;
 
-/// What the command line asks for.
 struct Options<'a> {
-    /// Those that were named; all when none was.
+    /// Sections to measure; all if none is named.
     sections: Vec<&'a Section>,
     runtime: &'a str,
     /// Turns of each side beside peers.
     rounds: usize,
-    /// Of the servers' cases only those whose names contain this.
+    /// Filter for the names of cases, for sections with servers or clients.
     only: &'a str,
     write: bool,
 }
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"]))?;
@@ -196,7 +194,7 @@ pub fn main(args: &[String]) -> Result<()> {
         }
     }
     for file in [FILE, counts::IMAGE] {
-        let _ = std::fs::remove_file(workspace::root().join(file)); // only there if a row made it
+        let _ = std::fs::remove_file(workspace::root().join(file)); // fails if no row made the file
     }
     Ok(())
 }
@@ -273,7 +271,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
         What::Serve => {
             lines.push(serve::table(options.rounds, options.only)?.trim_end().into());
             if "TLS".contains(options.only) {
-                // The other rows took minutes: they are not lost for this one.
+                // An error leaves out this row alone: the other rows took minutes.
                 match serve_tls::row(options.rounds) {
                     Ok(row) => lines.push(row.trim_end().into()),
                     Err(error) => eprintln!("TLS: left out: {error:#}"),
@@ -289,7 +287,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Turns on each side.
+/// Turns with statistics, and turns without.
 const TURNS: usize = 5;
 
 fn statistics(row: &str) -> Result<String> {
@@ -303,7 +301,7 @@ fn statistics(row: &str) -> Result<String> {
     Ok(table::statistics_row(row, on, off))
 }
 
-/// The pool that volumes in a file are measured in; gone when this is.
+/// The pool for volumes in a file. Removed when dropped.
 struct Pool;
 
 impl Pool {
@@ -323,7 +321,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(workspace::root().join(POOL)); // only there if it could be made
+        let _ = std::fs::remove_file(workspace::root().join(POOL)); // fails if the pool could not be made
     }
 }
 

@@ -1,18 +1,16 @@
-//! `cargo xtask budgets`: the test that counts instructions, alone and for both profiles, and the way to record new
+//! `cargo xtask budgets`: the test that counts instructions, alone and for both profiles, and the recording of new
 //! budgets.
 //!
-//! Owns nothing of the counting: `tests/budgets` does that. Called by hand, and by `test` for what is to be built
-//! first.
+//! `tests/budgets` does the counting. Run by hand, and by `test` to build the counted packages first.
 
 use anyhow::{Result, bail};
 use sheave_testkit::hot_loop::Profile;
 
 use crate::cargo::{self, cargo};
 
-/// As in `tests/budgets/main.rs`.
+/// The same name as in `tests/budgets/main.rs`.
 const RECORD_ENV: &str = "SHEAVE_RECORD_BUDGETS";
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let record = match args {
         [] => false,
@@ -29,7 +27,7 @@ pub fn main(args: &[String]) -> Result<()> {
     cargo::run(test)
 }
 
-/// Builds what is counted by a profile, in the words of the test, which then finds nothing to build.
+/// Builds the packages of a profile with the cargo arguments of the test, which then finds them built.
 pub fn build(profile: Profile) -> Result<()> {
     profile.builds().try_for_each(|words| cargo::run(cargo(words)))
 }

@@ -1,23 +1,22 @@
-//! How many tests ran: reads the summary lines of cargo test and cargo nextest as they pass by.
+//! Counts of tests, parsed from the summary lines of cargo test and cargo nextest.
 //!
-//! Owns [`Counts`]. Called by `cargo`, which tees the output of a test run through [`Counts::read_line`].
+//! Owns [`Counts`]. `cargo` passes each line of a test run's output to [`Counts::read_line`].
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Tests by outcome.
+/// Numbers of tests by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that ran and passed.
     pub passed: u64,
     /// Tests that failed, timed out or could not be started.
     pub failed: u64,
-    /// Tests that were ignored, or said that they cannot run here.
+    /// Tests that were ignored, or that skipped themselves.
     pub skipped: u64,
 }
 
 impl Counts {
-    /// Adds what `line` sums up, if it is a summary line.
+    /// Adds the counts in `line`, if it is a summary line.
     pub fn read_line(&mut self, line: &str) {
         let line = strip_ansi(line);
         if let Some((_, list)) = line.split_once("test result: ") {
@@ -40,12 +39,12 @@ impl Counts {
                 "passed" => self.passed += number,
                 "failed" | "timed out" | "exec failed" => self.failed += number,
                 "ignored" => self.skipped += number,
-                _ => {} // measured, filtered out; "skipped" of nextest, which are those that nobody asked for
+                _ => {} // measured and filtered out, and nextest's "skipped", which are tests outside the filter
             }
         }
     }
 
-    /// Moves tests that passed by skipping themselves to where they belong.
+    /// Moves `number` tests from passed to skipped: they passed by skipping themselves.
     pub fn skipped_themselves(&mut self, number: u64) {
         let number = number.min(self.passed);
         self.passed -= number;
@@ -67,7 +66,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// `line` without the escape sequences of colours.
+/// Returns `line` without the escape sequences of colours.
 pub fn strip_ansi(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut chars = line.chars();

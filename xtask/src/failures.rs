@@ -1,7 +1,7 @@
-//! Which tests failed and why: read from the output of cargo test and cargo nextest as it passes by, for the summary.
+//! Names and reasons of failed tests, parsed from the output of cargo test and cargo nextest, for the summary.
 //!
-//! Owns [`Failures`]. Called by `cargo`, beside the counts. A summary that names the failed tests serves readers who
-//! are shown only the end of a long run.
+//! Owns [`Failures`]. Called by `cargo`, beside the counts. The summary names the failed tests for readers who see only
+//! the end of a long run.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use crate::counts::strip_ansi;
 /// Longest reason that is kept, in characters.
 const LONGEST: usize = 300;
 
-/// Most failures that are named; the others are counted.
+/// Most failures that are named. The others are counted.
 const MOST: usize = 20;
 
-/// The failed tests of one run, each with the first words of its panic.
+/// Failed tests of one run, each with the start of its panic message.
 #[derive(Debug, Default)]
 pub struct Failures {
     tests: Vec<Failure>,
-    /// The next line is the message of a panic.
+    /// True if the next line is the message of a panic.
     in_panic: bool,
 }
 
@@ -28,12 +28,12 @@ struct Failure {
 }
 
 impl Failures {
-    /// Keeps what `line` says of a failure, if it says something.
+    /// Parses a line of output, and keeps the name or the reason of a failed test if it has one.
     pub fn read_line(&mut self, line: &str) {
         let line = strip_ansi(line);
         let line = line.trim();
         if self.in_panic {
-            // A message may begin with an empty line.
+            // The message may begin with an empty line.
             self.in_panic = line.is_empty();
             if !line.is_empty() {
                 self.explain(line);
@@ -52,7 +52,8 @@ impl Failures {
         }
     }
 
-    /// Adds to the reason of the last failed test, unless it has a whole one. True if it took the words.
+    /// Appends words to the reason of the last failed test, unless that has a whole one. Returns true if it took the
+    /// words.
     fn explain(&mut self, words: &str) -> bool {
         let Some(test) = self.tests.last_mut().filter(|test| test.why.is_empty() || test.why.ends_with(':')) else {
             return false;
@@ -63,7 +64,7 @@ impl Failures {
     }
 }
 
-/// The name in a line that says that a test failed.
+/// Returns the name in a line that reports a failed test.
 fn failed_test(line: &str) -> Option<&str> {
     if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
         return Some(name); // cargo test

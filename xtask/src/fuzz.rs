@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: the fuzzers of `fuzz/src/bin`, one after the other, for a given time in all.
+//! `cargo xtask fuzz`: runs the fuzzers of `fuzz/src/bin` in turn, for a given time in all.
 //!
-//! Owns the build flags: coverage counters as libFuzzer wants them, which a stable compiler can put in. Builds into a
-//! target directory of its own and keeps what it has learned there (`target-fuzz/corpus/TARGET`), so that the next run
-//! goes on from it. Wants a C++ compiler, for libFuzzer itself.
+//! Owns the build flags: coverage counters for libFuzzer, which a stable compiler can insert. Builds into a target
+//! directory of its own and keeps the corpus there (`target-fuzz/corpus/TARGET`), from which the next run continues.
+//! Needs a C++ compiler for libFuzzer itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,22 +14,22 @@ use crate::workspace;
 
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [TARGET]...";
 
-/// In all, shared by the targets.
+/// Time in all, shared by the targets.
 const DEFAULT_SECONDS: u64 = 80;
-/// Each target gets this long at least.
+/// Shortest time of a target.
 const LEAST_SECONDS: u64 = 2;
-/// An input that takes longer is a finding: every loop has a bound. A busy machine makes a millisecond a second.
+/// Time limit of an input. A slower one is a finding, because every loop has a bound. A busy machine can stretch a
+/// millisecond to a second.
 const SLOWEST_INPUT_SECONDS: u64 = 60;
-/// Memory of a target: every allocation has a bound.
+/// Memory limit of a target, because every allocation has a bound.
 const MEMORY_MIB: u64 = 1024;
 
-/// Makes the flags apply to the target's code only, not to build scripts.
+/// Given explicitly, so that the flags apply to the target's code and not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Cdebug-assertions -Ccodegen-units=1";
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let (seconds, wanted) = parse(args)?;
     let all = targets(&workspace::root().join("fuzz/src/bin"))?;
@@ -58,7 +58,7 @@ fn parse(args: &[String]) -> Result<(u64, &[String])> {
     Ok((seconds, rest))
 }
 
-/// The programs in a directory, by name.
+/// Returns the names of the programs in a directory, sorted.
 fn targets(dir: &Path) -> Result<Vec<String>> {
     let files = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
     let names = files.filter_map(|file| {
@@ -71,7 +71,7 @@ fn targets(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Those asked for; all if none is.
+/// Returns the wanted targets; all for an empty list.
 fn choose<'a>(all: &'a [String], wanted: &'a [String]) -> Result<Vec<&'a str>> {
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         bail!("no fuzzer `{unknown}`: there are {}", all.join(", "));
@@ -89,8 +89,8 @@ fn build() -> Result<()> {
     cargo::run(build).context("building the fuzzers (libFuzzer wants a C++ compiler: apt-get install g++)")
 }
 
-/// Whether the fuzzers still fit what they fuzz: no other step builds them. Nothing is linked, so libFuzzer itself need
-/// not be compiled: its crate is told of a ready one.
+/// Compiles the fuzzers without linking, as no other step does, to see that they still fit the code. libFuzzer itself
+/// is not compiled: its crate gets the path of an empty library.
 pub fn check() -> Result<()> {
     let ready = home().join("none/libfuzzer.a");
     std::fs::create_dir_all(home().join("none")).and_then(|()| std::fs::write(&ready, "")).context("target-fuzz")?;

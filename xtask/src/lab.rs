@@ -1,7 +1,7 @@
-//! `cargo xtask lab`: builds and starts the lab; its lints, pages and tests.
+//! `cargo xtask lab`: builds and starts the lab, and runs its lints, documentation and tests.
 //!
-//! Owns how the lab is built: with `--cfg sheave_lab`, so that neither the lab nor its hooks in the floors are in
-//! anything else. Called by hand, by `test` and by `nightly`.
+//! Owns the flags of the lab's build: `--cfg sheave_lab`, without which neither the lab nor its hooks in the product's
+//! crates are compiled. Run by hand, by `test` and by `nightly`.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,20 @@ use crate::cargo;
 use crate::counts::Counts;
 use crate::workspace;
 
-/// What compiles it in.
+/// Flag under which the lab and its hooks are compiled.
 pub const CFG: &str = "sheave_lab";
-/// What compiles the simulation of cache lines in: a build of its own, of the same library.
+/// Flag under which the simulation of cache lines is compiled, in a build of its own of the same library.
 const LINES_CFG: &str = "sheave_mesi";
 
-/// The page that has the figures of a run between its markers, and the whole of that run.
+/// The page with the figures of a run between its markers, and the HTML page of that run.
 const PAGE: &str = "docs/lab.md";
 const EXAMPLE: &str = "docs/lab-example.html";
-/// Bytes of that page at most. Other files of the repository have 100 KiB at most. This one is a run with all sweeps,
-/// which a reader wants whole: 70 KB of text and tables, 55 of figures, 17 of the script that draws them. As elements
-/// of plots it had 577.
+/// Most bytes of that page; other files of the repository have at most 100 KiB. It shows a run with all sweeps: 70 KB
+/// of text and tables, 55 KB of figures, 17 KB of the script that draws them. With plots as elements it had 577 KB.
 const MOST: u64 = 160 << 10;
 
-/// `cargo xtask lab ARGS`: builds the lab and becomes it; with `--write` among them the run is also what `docs/lab.md`
-/// has, and the example page beside it. `--write --from FILE` writes both of a run that was kept.
+/// Runs `cargo xtask lab ARGS`: builds the lab and replaces this process by it. With `--write` the run also updates
+/// `docs/lab.md` and the example page. `--write --from FILE` updates both from a stored run.
 pub fn main(args: &[String]) -> Result<()> {
     let binary = build()?;
     let mut command = Command::new(&binary);
@@ -39,8 +38,8 @@ pub fn main(args: &[String]) -> Result<()> {
     Err(error).with_context(|| format!("starting {}", binary.display()))
 }
 
-/// Runs the lab, and puts its figures into the page and its own page beside it. What was measured is kept in `target`,
-/// so that both can be written anew without measuring.
+/// Runs the lab and writes its figures into the page, and its HTML page beside it. The run is stored in `target`, so
+/// that both can be written again without measuring.
 fn write(mut command: Command, args: &[String]) -> Result<()> {
     let of_write = ["--html", "--markdown", "--json", "--save"];
     if let Some(arg) = args.iter().find(|arg| of_write.contains(&arg.split('=').next().unwrap_or(arg))) {
@@ -61,7 +60,7 @@ fn write(mut command: Command, args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a page of a run the one that the repository has, if it is not too large for that.
+/// Copies the HTML page of a run into the repository, if it is not too large.
 fn keep(page: &Path, example: &Path) -> Result<()> {
     let bytes = std::fs::metadata(page).with_context(|| format!("reading {}", page.display()))?.len();
     ensure!(bytes <= MOST, "{} has {bytes} bytes, and may have {MOST}", page.display());
@@ -69,7 +68,7 @@ fn keep(page: &Path, example: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `cargo xtask lab-tests [FILTER]`: the tests of the lab, and of its hooks in the floors.
+/// Runs `cargo xtask lab-tests [FILTER]`: the tests of the lab and of its hooks.
 pub fn tests_main(args: &[String]) -> Result<()> {
     if args.iter().any(|arg| arg.starts_with('-')) {
         bail!("usage: cargo xtask lab-tests [FILTER]...");
@@ -80,25 +79,26 @@ pub fn tests_main(args: &[String]) -> Result<()> {
     result
 }
 
-/// cargo with these arguments, for the lab.
+/// Makes a cargo command that builds the lab.
 fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     cargo::with_compiler(cargo::cargo(args), CFG)
 }
 
-/// cargo with these arguments, for the lab's simulation of cache lines.
+/// Makes a cargo command that builds the simulation of cache lines.
 fn cargo_of_lines<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     cargo::with_compiler(cargo::cargo(args), LINES_CFG)
 }
 
-/// Builds the program, optimized as packages are, for its arms are generic over structures that no product has; beside
-/// it the one that it starts to simulate cache lines; where it is.
+/// Builds the lab, and beside it the simulation of cache lines that it starts. Returns the path of the lab. The profile
+/// is that of packages, because the arms instantiate generic code that no product build has.
 fn build() -> Result<PathBuf> {
     cargo::run(cargo(["build", "--profile", "dist", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lab"]))?;
     cargo::run(cargo_of_lines(["build", "--profile", "dist", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lines"]))?;
     Ok(workspace::target_dir().join("dist/sheave-lab"))
 }
 
-/// Lints the lab, and the hooks in what it stands on. Clippy is a wrapper itself, and takes the cfg as an argument.
+/// Lints the lab and the hooks in the crates below it. Clippy is itself the compiler wrapper, so that the cfg is an
+/// argument.
 pub fn clippy() -> Result<()> {
     let mut command = cargo::cargo(["clippy", "-p", "sheave-lab", "--all-targets", "--quiet"]);
     command.args(["--", "-D", "warnings", "--cfg", CFG]);
@@ -108,15 +108,16 @@ pub fn clippy() -> Result<()> {
     cargo::run(command)
 }
 
-/// Its documentation, as of every other crate.
+/// Builds the documentation of the lab, as for every other crate.
 pub fn docs() -> Result<()> {
     let mut command = cargo(["doc", "-p", "sheave-lab", "--no-deps", "--document-private-items", "--quiet"]);
     command.env("RUSTDOCFLAGS", format!("-D warnings --cfg {CFG}"));
     cargo::run(command)
 }
 
-/// Its tests, and those of the bio set, which has most of the hooks. In one build where the runner can choose between
-/// the tests of both: built one by one, packages have other features in what they share.
+/// Runs the tests of the lab and those of the bio set, which has most of the hooks. Nextest gets both in one build,
+/// because separate builds of the packages would have other features in their common dependencies and be compiled
+/// twice.
 pub fn tests(filter: &[String], counts: &mut Counts) -> Result<()> {
     of_the_lab(filter, counts)?;
     if !filter.is_empty() && !filter.iter().any(|name| name.contains("lines")) {
@@ -145,18 +146,18 @@ fn of_the_lab(filter: &[String], counts: &mut Counts) -> Result<()> {
     Ok(())
 }
 
-/// Has cargo optimize no crate of the workspace: all are compiled anew for the lab, and its tests look at counts.
+/// Turns off optimization for the workspace: all crates are compiled anew for the lab, and its tests compare counts.
 fn unoptimized(mut command: Command) -> Command {
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     command
 }
 
-/// The optimized program, tried as a user tries it: its checks compare counts and data, never times.
+/// Runs the optimized lab as a user does. Its checks compare counts and data, never times.
 pub fn smoke(counts: &mut Counts) -> Result<()> {
     let mut command = Command::new(build()?);
     command.args(["all", "--quick", "--json"]);
     let (stdout, stderr, success) = cargo::capture(command)?;
-    // Of both experiments that have a prediction: no "not_shown" is a reason.
+    // `not_shown` is the reason for a missing prediction. Two experiments have a prediction.
     ensure!(success && stdout.matches("\"not_shown\":null").count() >= 2, "no prediction in sheave-lab all --quick");
     ensure!(success && stdout.contains("\"verdict\""), "sheave-lab all --quick failed:\n{stderr}");
     counts.passed += 1;

@@ -1,8 +1,8 @@
 //! Checks and chores of the repository: `cargo xtask help` lists them.
 //!
-//! Owns the table of commands. Each command is a module; none of them is part of the product, and nothing depends
-//! on this crate. Standard library and anyhow only (and libc, by
-//! sheave-testkit), so that a fresh machine has it built in seconds.
+//! Owns the table of commands. Each command is a module. None of them is part of the product, and no crate depends on
+//! this one. Uses the standard library and anyhow only (and libc, through sheave-testkit), so that a fresh machine
+//! builds it in seconds.
 
 mod api;
 mod asan;
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-/// One command: its name, its arguments for the help page, what it does, and the function that does it.
+/// A command, with its arguments and its description for the help page.
 struct Command {
     name: &'static str,
     args: &'static str,

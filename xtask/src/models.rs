@@ -1,13 +1,13 @@
-//! `cargo xtask models`: the tests named `model_*`, in builds whose synchronization primitives are a model checker's.
+//! `cargo xtask models`: the tests named `model_*`, in builds with the synchronization primitives of a model checker.
 //!
-//! Owns the flags of such a build. A checker is a `--cfg` and not a feature, because cargo joins the features of all
-//! that it builds: one `--all-features`, and every program would run on a checker's locks. The crates of one checker
-//! are built and run by one cargo, and third-party crates once for all checkers. Called by hand and by `test`.
+//! Owns the flags of such a build. A checker is a `--cfg` and not a feature, because cargo unites the features of all
+//! packages that it builds: with one `--all-features`, every program would run on a checker's locks. One cargo builds
+//! and runs all crates of a checker, and third-party crates are built once for all checkers. Run by hand and by `test`.
 //!
 //! A checker is a dependency of tests, so that it is in no lock file of a program that depends on the library. A crate
-//! that others' models are built upon is compiled without its tests, and gets the checker from here ([`checker_file`]).
+//! below the models of another one is compiled without its tests, and gets the checker from here ([`checker_file`]).
 //!
-//! Invariant I1: a crate that is written for a checker has a test for it: without one it would look like a proof.
+//! Invariant I1: a crate with a checker must run a model under it. Without one the run would pass and prove nothing.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,11 @@ use crate::cargo::{self, cargo};
 use crate::counts::{Counts, strip_ansi};
 use crate::workspace::{self, Member};
 
-/// The crate whose types are the checker's.
+/// The crate that re-exports the types of the checker.
 const FACADE: &str = "sheave-base";
-/// Tells the compiler which file the checker is.
+/// Environment variable with the file of the compiled checker, for the compiler wrapper.
 const CHECKER_ENV: &str = "SHEAVE_CHECKER";
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let mut members = workspace::members()?;
     if let Some(unknown) = args.iter().find(|name| !members.iter().any(|it| it.has_models() && it.name == **name)) {
@@ -35,9 +34,10 @@ pub fn main(args: &[String]) -> Result<()> {
     result
 }
 
-/// Runs the models of each crate under each of its checkers. They stand in the libraries: other tests are not built.
+/// Runs the models of each crate under each of its checkers. Models are in the libraries, so that other tests are not
+/// built.
 ///
-/// `schedules` is how many random ones each model sees, if not as many as it says itself.
+/// `schedules` is the number of random schedules for each model, `None` for the model's own number.
 pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> Result<()> {
     let mut failures = Vec::new();
     for (checker, crates) in runs(members) {
@@ -66,7 +66,7 @@ pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> R
     Ok(())
 }
 
-/// The file that cargo has made of a checker, which it does for the tests of the crate that hands out its types.
+/// Builds the tests of `FACADE` under a checker, and returns the file of the compiled checker.
 fn checker_file(checker: &str) -> Result<String> {
     let build = ["test", "--lib", "--no-run", "--message-format", "json", "-p", FACADE];
     let (messages, said, built) = cargo::capture(cargo::with_compiler(cargo(build), checker))?;
@@ -75,7 +75,7 @@ fn checker_file(checker: &str) -> Result<String> {
     file.with_context(|| format!("cargo names no file that it has made of {checker} for the tests of {FACADE}"))
 }
 
-/// The library of a crate, in the messages of cargo, which quote each file that was made.
+/// Finds the library of a crate in the messages of cargo, which quote each made file.
 fn artifact(messages: &str, name: &str) -> Option<String> {
     let is_it = |file: &&str| {
         let last = file.rsplit('/').next().unwrap_or_default();
@@ -84,7 +84,7 @@ fn artifact(messages: &str, name: &str) -> Option<String> {
     messages.split('"').find(is_it).map(str::to_owned)
 }
 
-/// Each checker with the crates that are written for it.
+/// Returns each checker with its crates.
 fn runs(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
     let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for member in members {
@@ -95,7 +95,7 @@ fn runs(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
     runs
 }
 
-/// How many tests passed in each crate, from what `cargo test` says.
+/// Numbers of passed tests by crate, parsed from the output of `cargo test`.
 #[derive(Default)]
 struct Passed {
     crates: BTreeMap<String, u64>,
@@ -115,7 +115,7 @@ impl Passed {
         *self.crates.entry(self.running.clone()).or_default() += counts.passed;
     }
 
-    /// Those of `crates` in which nothing passed.
+    /// Returns those of `crates` in which no test passed.
     fn without<'a>(&'a self, crates: &'a [&str]) -> impl Iterator<Item = &'a str> {
         crates.iter().copied().filter(|name| self.crates.get(*name).is_none_or(|&passed| passed == 0))
     }

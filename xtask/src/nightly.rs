@@ -1,8 +1,8 @@
-//! `cargo xtask nightly`: what takes too long for CI, with new seeds each time, for about three hours.
+//! `cargo xtask nightly`: the checks that take too long for CI, with new seeds each time, for about three hours.
 //!
-//! Owns the list of long runs. CI runs `test`; this runs what `test` leaves out (the address sanitizer over all crates
-//! and tests, the optimized build of the lab) and the same again for longer. It is run before a release, and after a
-//! change to what it watches.
+//! Owns the list of long steps. They are the checks that `test` leaves out (the address sanitizer over all crates and
+//! tests, the optimized build of the lab), and checks of `test` again for longer. Run before a release, and after a
+//! change to the code that they check.
 
 use std::process::exit;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,13 +14,13 @@ use crate::counts::Counts;
 use crate::report::Report;
 use crate::{api, asan, budgets, cargo, fuzz, lab, models, sim, stress, workspace};
 
-/// Random schedules of each model: ten times as many as most see in CI.
+/// Random schedules of each model: ten times as many as most models run in CI.
 const SCHEDULES: u64 = 200_000;
 const FUZZ_SECONDS: &str = "1200";
 const RANDOM_SECONDS: u64 = 3600;
 const STRESS_MINUTES: &str = "30";
 
-/// A step: its name, and what it does with the number of this round.
+/// A step: its name, and its function, which gets the number of this round.
 type Step = (&'static str, fn(u64, &mut Counts) -> Result<()>);
 
 const STEPS: &[Step] = &[
@@ -37,22 +37,21 @@ const STEPS: &[Step] = &[
     ("stress", |_, _| stress::main(&["--minutes", STRESS_MINUTES].map(str::to_owned))),
 ];
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let steps = chosen(args)?;
-    // A number never used before: tests draw seeds of their own from it.
+    // The time is a number never used before. Tests derive seeds of their own from it.
     let round = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?.as_secs();
     let mut report = Report::new(false, workspace::skip_log());
     for (name, run) in steps {
         report.step(name, |counts| run(round, counts));
     }
     if report.finish().is_none() {
-        exit(1); // without a word: the counts are to be the last line
+        exit(1); // without a message: the counts must be the last line
     }
     Ok(())
 }
 
-/// The steps whose names begin with one of the words given, in the order of the list; all if no word is given.
+/// Returns the steps whose names begin with one of `words`, in the order of the list; all steps for no words.
 fn chosen(words: &[String]) -> Result<Vec<Step>> {
     let names = || STEPS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("\n  ");
     for word in words {
@@ -63,14 +62,14 @@ fn chosen(words: &[String]) -> Result<Vec<Step>> {
     Ok(STEPS.iter().filter(|(name, _)| wanted(name)).copied().collect())
 }
 
-/// Twenty owners of a pool on Ceph that are killed or stopped; CI has three.
+/// Runs the failover test with twenty owners of a pool on Ceph that are killed or stopped. CI has three.
 fn failover() -> Result<()> {
     let mut command = cargo::cargo(["test", "-p", "sheave-cli", "--test", "command", "failover", "--", "--nocapture"]);
     command.env("SHEAVE_FAILOVER_ROUNDS", "20");
     cargo::run(command)
 }
 
-/// The daemon, its clients and its control for two minutes, with twenty kills; CI has ten seconds of it.
+/// Runs the daemon, its clients and its control for two minutes, with twenty kills. CI has ten seconds of it.
 fn soak() -> Result<()> {
     let mut command = cargo::cargo(["test", "-p", "sheave-cli", "--test", "command", "soak", "--", "--nocapture"]);
     command.env("SHEAVE_SOAK_SECONDS", "120");

@@ -1,10 +1,10 @@
-//! That the release binary has nothing of the lab in it.
+//! Checks that the release binary contains nothing of the lab.
 //!
-//! Owns the words that would give it away. They are looked for in the whole file: in its symbols, and in the names that
-//! its debug information gives for functions and source files, which name what was inlined too. So a call to a hook,
-//! or a single function of the lab, is found however much the linker has optimized.
+//! Owns the names to look for. They are searched in the whole file, which includes its symbols and the names of
+//! functions and source files in its debug information. Debug information also names inlined code, so that a call of a
+//! hook or a single function of the lab is found whatever the linker has optimized away.
 //!
-//! * I1. A binary without such names proves nothing: what must be in it is looked for first.
+//! * I1. A binary without names would pass, so that names of the product must be found first.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
-/// What every product has: a name of a source file, and of a function that is in use (I1).
+/// Names that every product contains: a source file, and a function that is in use (I1).
 const PRESENT: &[&str] = &["crates/blk/src/bio_set.rs", "iter_plain"];
 
-/// Names of the lab (its crate, its files), and of its hooks in the floors.
+/// Names of the lab (its crate, its files), and of its hooks in the product's crates.
 const ABSENT: &[&str] = &[
     "sheave_lab",
     "crates/lab/",
@@ -30,7 +30,7 @@ const ABSENT: &[&str] = &[
     "late_completions",
 ];
 
-/// `cargo xtask product`: builds the release binary and looks at it, or looks at the one that is named.
+/// Runs `cargo xtask product`: builds the release binary and checks it, or checks the named one.
 pub fn main(args: &[String]) -> Result<()> {
     match args {
         [] => {
@@ -42,7 +42,6 @@ pub fn main(args: &[String]) -> Result<()> {
     }
 }
 
-/// Looks at a binary.
 pub fn check(binary: &Path) -> Result<()> {
     let bytes = std::fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
     look(&String::from_utf8_lossy(&bytes)).with_context(|| binary.display().to_string())?;
@@ -50,7 +49,7 @@ pub fn check(binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Names are plain ASCII, so reading the rest of the file as text does no harm.
+/// Searches the binary as text. Its names are plain ASCII, so that a lossy conversion keeps them.
 fn look(text: &str) -> Result<()> {
     let blind: Vec<&str> = PRESENT.iter().copied().filter(|word| !text.contains(word)).collect();
     ensure!(

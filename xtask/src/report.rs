@@ -1,8 +1,8 @@
-//! The steps of a long run: a heading each, what they took in wall time and in CPU time, failures gathered, and a
-//! summary that ends with the counts. CPU time is nearly the same on a machine that is busy with other things too.
+//! The steps of a long run, each with a heading, wall time and CPU time, and a summary with all failures and the
+//! counts. CPU time is nearly the same on a machine that is busy with other work too.
 //!
 //! Invariants:
-//! - I1: the last line is `N passed, N failed, N skipped`, and it says 0 failed only if every step succeeded.
+//! - I1: the last line is `N passed, N failed, N skipped`, with 0 failed only if every step succeeded.
 //! - I2: a test that skipped itself counts as skipped, and its reason is in the summary.
 
 use std::path::PathBuf;
@@ -19,7 +19,6 @@ struct Step {
     failure: Option<String>,
 }
 
-/// A run in progress.
 pub struct Report {
     started: Instant,
     steps: Vec<Step>,
@@ -29,13 +28,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// A run with no steps yet; tests write why they skip to `skip_log`, which is emptied first.
+    /// Makes a run without steps. Empties `skip_log`, the file in which tests note their reasons for skipping.
     pub fn new(fail_fast: bool, skip_log: PathBuf) -> Self {
         let _ = std::fs::remove_file(&skip_log);
         Self { started: Instant::now(), steps: Vec::new(), counts: Counts::default(), fail_fast, skip_log }
     }
 
-    /// Runs one step under its heading; a failure is kept for the summary, unless the run is to fail fast.
+    /// Runs one step under its heading. A failure is kept for the summary. After a failure, a run with `fail_fast`
+    /// skips the further steps.
     pub fn step(&mut self, name: &'static str, work: impl FnOnce(&mut Counts) -> Result<()>) {
         if self.fail_fast && self.failed() {
             return;
@@ -46,7 +46,7 @@ impl Report {
         let failure = work(&mut counts).err().map(|error| format!("{error:#}"));
         if let Some(failure) = &failure {
             println!("--- {name}: FAILED: {failure}");
-            counts.failed = counts.failed.max(1); // a step that fails without a failed test is itself one failure
+            counts.failed = counts.failed.max(1); // a step that fails without a failed test counts as one failure (I1)
         }
         self.counts += counts;
         let cpu = cpu_time().saturating_sub(cpu);
@@ -57,7 +57,7 @@ impl Report {
         self.steps.iter().any(|step| step.failure.is_some())
     }
 
-    /// Prints the summary, and gives the counts if every step succeeded.
+    /// Prints the summary. Returns the counts if every step succeeded.
     pub fn finish(mut self) -> Option<Counts> {
         let log = std::fs::read_to_string(&self.skip_log).unwrap_or_default();
         self.counts.skipped_themselves(log.lines().count() as u64);
@@ -78,15 +78,15 @@ impl Report {
     }
 }
 
-/// CPU time of this process and of all that it has started and waited for, their children included.
+/// Returns the CPU time of this process and of all descendants that were waited for.
 fn cpu_time() -> Duration {
     cpu_time_in(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default())
 }
 
-/// Fields 14 to 17 of `/proc/PID/stat`: user and system time of the process, and of its children. The second field, the
-/// program's name, may have spaces in it.
+/// Sums fields 14 to 17 of `/proc/PID/stat`: user and system time of the process, and of its children. Parsing starts
+/// after the last `) `, because the program's name in the second field may contain spaces.
 fn cpu_time_in(stat: &str) -> Duration {
-    /// Ticks a second in all that the kernel tells users (USER_HZ).
+    /// Ticks a second in all times that the kernel shows to user space (`USER_HZ`).
     const TICKS: u64 = 100;
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let ticks: u64 = fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();

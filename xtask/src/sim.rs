@@ -1,8 +1,8 @@
 //! `cargo xtask sim`: runs of the crash simulator.
 //!
-//! Owns the nightly size: so many crashes of pools with checksums, and as many of pools without. Everything else goes
-//! to the program `sheave-sim` (`crates/sim/src/main.rs`), which is built in the release profile with the assertions of
-//! the dev profile: many crashes, and nothing looked over.
+//! Owns the size of the nightly run: `NIGHTLY` crashes of pools with checksums, and as many of pools without. The
+//! program `sheave-sim` (`crates/sim/src/main.rs`) does the rest. It is built in the release profile with the
+//! assertions of the dev profile, for many crashes with full checking.
 
 use std::process::Command;
 
@@ -10,16 +10,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{self, cargo};
 
-/// Crashes of the nightly task.
 const NIGHTLY: &str = "100000";
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let target = crate::workspace::root().join("target/sim");
     let mut build = cargo(["build", "--quiet", "--release", "-p", "sheave-sim"]);
     build.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true").env("CARGO_TARGET_DIR", &target);
     cargo::run(build)?;
-    // Side by side: each has one thread at work at a time.
+    // Run side by side, because each has one thread at work at a time.
     let mut running = Vec::new();
     for args in runs(args) {
         let mut run = Command::new(target.join("release/sheave-sim"));
@@ -28,7 +26,7 @@ pub fn main(args: &[String]) -> Result<()> {
         println!("$ {name}");
         running.push((run.spawn().with_context(|| format!("running `{name}`"))?, name));
     }
-    // All are waited for, whichever fails.
+    // All are waited for before any failure is reported.
     let ended: Vec<_> = running.into_iter().map(|(mut child, name)| (child.wait(), name)).collect();
     for (status, name) in ended {
         ensure!(status.with_context(|| format!("waiting for `{name}`"))?.success(), "`{name}` failed");
@@ -36,7 +34,7 @@ pub fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The arguments of the program, run by run.
+/// Returns the arguments of each run of the program.
 fn runs(args: &[String]) -> Vec<Vec<String>> {
     let has = |wanted: &str| args.iter().any(|arg| arg == wanted);
     if !has("--nightly") {

@@ -1,6 +1,6 @@
-//! The release binary, tried as a user tries it: a few commands whose exit codes and output are known.
+//! Smoke tests of the release binary: a few commands with known exit codes and output.
 //!
-//! Owns the list of commands. Not a replacement for the tests of `crates/cli`: those run the debug build.
+//! Owns the list of commands. The tests of `crates/cli` run the debug build, and these do not replace them.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,12 +10,11 @@ use anyhow::{Result, bail, ensure};
 use crate::cargo;
 use crate::counts::Counts;
 
-/// One command line, and what must be true of it.
+/// A command line with its expected outcome.
 struct Smoke {
     args: &'static [&'static str],
-    /// How it must end.
     exit: Exit,
-    /// Words that its output (standard error if it must fail, else standard output) must hold.
+    /// Words that the output must contain: standard error if the command must fail, else standard output.
     says: &'static [&'static str],
 }
 
@@ -23,7 +22,7 @@ struct Smoke {
 enum Exit {
     Success,
     Failure,
-    /// It depends on the machine.
+    /// Depends on the machine.
     Any,
 }
 
@@ -46,7 +45,6 @@ const SMOKES: &[Smoke] = &[
     Smoke { args: &["bench", "nosuchdriver:"], exit: Exit::Failure, says: &["nosuchdriver"] },
 ];
 
-/// Runs every smoke against `binary`.
 pub fn run(binary: &Path, counts: &mut Counts) -> Result<()> {
     let mut failures = Vec::new();
     for smoke in SMOKES {

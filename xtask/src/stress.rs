@@ -1,7 +1,7 @@
-//! `cargo xtask stress`: the tests again and again with new seeds, until the time is up or one fails.
+//! `cargo xtask stress`: repeats the tests with new seeds until the time is up or a test fails.
 //!
-//! Owns the rounds: each sets `SHEAVE_ROUND` to a number never used before, which gives every randomized test seeds
-//! of its own (`sheave_testkit::seeds`), and raises the number of cases of property tests.
+//! Owns the rounds. Each sets `SHEAVE_ROUND` to a number never used before, which gives every randomized test its own
+//! seeds (`sheave_testkit::seeds`), and raises the number of cases of property tests.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,12 +13,11 @@ use crate::counts::Counts;
 
 const USAGE: &str = "usage: cargo xtask stress [--minutes N] [-p CRATE]... [FILTER]";
 
-/// Cases of each property test in a round (256 in an ordinary run).
+/// Cases of each property test in a round. An ordinary run has 256.
 const PROPTEST_CASES: &str = "2048";
 
 const DEFAULT_MINUTES: u64 = 10;
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let (time, rest) = parse(args)?;
     let first = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?.as_secs();

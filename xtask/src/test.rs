@@ -1,9 +1,9 @@
 //! `cargo xtask test`: the README's test command, and with `--all` everything that CI checks.
 //!
-//! Owns the two tiers and the order of their steps. The quick tier wants the toolchain and nothing else, writes nothing
-//! outside the target directory and that of temporary files, and leaves out the tests of [`later`]. `--all` runs the
-//! rest too: those tests, the checks of the code, the model checkers, the sanitizer. `--all --install` installs what
-//! the tests want from outside before them. Both gather the failures of all steps, and end with the counts.
+//! Owns the two tiers and the order of their steps. The quick tier needs the toolchain only, writes nothing outside the
+//! target directory and the directory of temporary files, and leaves out the tests of [`later`]. `--all` adds those
+//! tests, the checks of the code, the model checkers and the sanitizer. `--all --install` first installs the tools that
+//! the tests need. Both tiers collect the failures of all steps, and end with the counts.
 
 mod later;
 mod passed;
@@ -26,12 +26,11 @@ use passed::Passed;
 
 const USAGE: &str = "usage: cargo xtask test [--fail-fast] [--all [--install]]";
 
-/// What the quick tier leaves to the other one.
+/// Printed at the end of the quick tier, to name the checks that it left out.
 const ALL_ADDS: &str = "left to `cargo xtask test --all`: tests that run long, change the machine or want tools; \
                         rustfmt, clippy, tidy, the public names, documentation, fuzzers, the lab, model checks, the \
                         address sanitizer (20 minutes more; `--install` installs missing tools, and lists them before)";
 
-/// What the command line asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Options {
     all: bool,
@@ -55,7 +54,6 @@ impl Options {
     }
 }
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     let passed = Passed::on_this_commit();
@@ -68,7 +66,7 @@ pub fn main(args: &[String]) -> Result<()> {
         println!("\n{ALL_ADDS}");
     }
     let Some(counts) = report.finish() else {
-        exit(1); // without a word: the counts are to be the last line
+        exit(1); // without a message: the counts must be the last line
     };
     if !options.all {
         Passed::note(counts)?;
@@ -76,29 +74,28 @@ pub fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The quick tier.
 fn quick(report: &mut Report) {
     println!("test runner: {}", runner());
     report.step("tests", |counts| {
         let mut command = tests(&Tests::Quick);
-        // A tool that is missing is no failure here: `--all` runs these tests again where tools can be installed.
+        // A missing tool is no failure here: `--all` runs these tests again where tools can be installed.
         command.env("CI", "false");
         cargo::run_tests(command, counts)
     });
     report.step("doc tests", doc_tests);
 }
 
-/// All that CI checks, but for what the quick tier has shown on the same commit.
+/// Runs all that CI checks, except for the tests that the quick tier has passed on the same commit.
 fn all(report: &mut Report, install: bool, passed: Option<Passed>) {
     report.step("tools", |_| tools(install));
     report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
     report.step("tidy", |_| tidy::run());
     report.step("clippy", |_| clippy());
     report.step("fuzzers", |_| fuzz::check());
-    // Before the documentation of the workspace: both have pages of `sheave`, and those with private items stay.
+    // Before `docs`: both write pages of `sheave`, and those with private items must remain.
     report.step("library", |_| api::run());
     report.step("docs", |_| docs());
-    // Before the tests: that of the budgets counts what it builds.
+    // Before the tests, because the test of the budgets counts the instructions of these builds.
     report.step("release build", |_| budgets::build(Profile::Release));
     report.step("nothing of the lab in it", |_| product::check(&workspace::target_dir().join("release/sheave")));
     match passed {
@@ -131,7 +128,7 @@ fn runner() -> &'static str {
     if cargo::has_nextest() { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" }
 }
 
-/// rustfmt, clippy and the outside tools: looked for, or installed.
+/// Checks for rustfmt, clippy and the outside tools, or installs them.
 fn tools(install: bool) -> Result<()> {
     for (component, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !cargo::succeeds(cargo([subcommand, "--version"])) {
@@ -163,17 +160,18 @@ fn tools(install: bool) -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    // All features: a model checker that were one would be joined into ordinary programs, and they would not build.
+    // `--all-features` is possible because model checkers are no features: united into ordinary programs, they would
+    // break the build.
     let mut command = cargo(["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"]);
     command.args(["--", "-D", "warnings"]);
     cargo::run(command)?;
     lab::clippy()
 }
 
-/// Documentation without warnings, private items included: their links rot first.
+/// Builds the documentation, private items included, with warnings as errors: links of private items break most often.
 fn docs() -> Result<()> {
-    // The binary `sheave` lands where the library of that name does: it goes first, the library's pages stay.
-    // Without its cfg the lab is a program that names the command which builds it: its pages are made with the cfg.
+    // The program `sheave` and the library of that name write to the same pages, of which the library's must remain, so
+    // that the program goes first. The lab's pages are made below, with the cfg without which it is an empty program.
     let others = ["--workspace", "--exclude", "sheave-cli", "--exclude", "sheave-lab"];
     for packages in [&["-p", "sheave-cli"][..], &others] {
         let mut command = cargo(["doc", "--no-deps", "--document-private-items", "--quiet"]);
@@ -183,7 +181,7 @@ fn docs() -> Result<()> {
     lab::docs()
 }
 
-/// The compiler of tests, and of the crates that they and the examples in the documentation call: in `xtask/rustc`.
+/// Compiler wrapper in `xtask/rustc` for tests, and for the crates that tests and examples in the documentation call.
 const COMPILER: &str = "tests";
 
 fn tests(which: &Tests) -> Command {

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the repository's own rules, each a small check that its tests show to fail.
+//! `cargo xtask tidy`: the repository's own rules, each a small check with tests that show it fail.
 //!
-//! Owns the table of checks and the printing of what they find. A check is a function from the [`Tree`] (all files,
-//! read once) to findings; it reads nothing from disk itself, so that its tests hand it a few lines of text.
+//! Owns the table of checks and the printing of their findings. A check is a function from the [`Tree`] (all files,
+//! read once) to findings. It reads nothing from disk, so that its tests can pass it a few lines of text.
 
 mod banned;
 mod circles;
@@ -28,7 +28,7 @@ use crate::workspace;
 use finding::Finding;
 use tree::Tree;
 
-/// One rule: its name, and the function that finds where it is broken.
+/// A rule, and the function that finds its violations.
 struct Check {
     name: &'static str,
     run: fn(&Tree) -> Vec<Finding>,
@@ -50,7 +50,6 @@ const CHECKS: &[Check] = &[
     Check { name: "liburing's programs that find the same here name a test that is there", run: compat::check },
 ];
 
-/// The command.
 pub fn main(args: &[String]) -> Result<()> {
     match args {
         [] => run(),
@@ -58,7 +57,7 @@ pub fn main(args: &[String]) -> Result<()> {
     }
 }
 
-/// Runs all checks over the repository and prints what they find.
+/// Runs all checks over the repository and prints their findings.
 pub fn run() -> Result<()> {
     let tree = Tree::read(&workspace::root())?;
     let mut total = 0;

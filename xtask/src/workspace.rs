@@ -1,48 +1,47 @@
-//! Where things are: the repository's root, the target directory, and the member crates with their model checkers.
+//! Paths of the repository, its target directory, and its member crates with their model checkers.
 //!
-//! Owns the small Cargo.toml reader that `tidy` and `test` share. It reads what this repository writes (one key a
-//! line, arrays that may span lines, no multi-line strings), not all of TOML.
+//! Owns the small Cargo.toml parser that `tidy` and `test` share. It parses the subset that this repository uses (one
+//! key a line, arrays that may span lines, no multi-line strings), not all of TOML.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The repository's root: the parent of this crate.
+/// Returns the repository's root, which is the parent of this crate.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// Where cargo puts what it builds.
 pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Where tests write why they skip (`sheave_testkit::skip`).
+/// Returns the file in which tests note the reasons for skipping (`sheave_testkit::skip`).
 pub fn skip_log() -> PathBuf {
     target_dir().join("skipped-tests.log")
 }
 
-/// One `key = value # comment` of a Cargo.toml.
+/// A `key = value # comment` of a Cargo.toml.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The header it stands under, without brackets (`dependencies`, `target.x.dependencies`).
+    /// Header above the entry, without brackets (`dependencies`, `target.x.dependencies`).
     pub section: String,
-    /// The key as written (`rustix`, `rustix.workspace`).
+    /// Key as written (`rustix`, `rustix.workspace`).
     pub key: String,
-    /// The value as written, comment cut off.
+    /// Value as written, without the comment.
     pub value: String,
-    /// What follows `#`, or nothing.
+    /// Comment after `#`, or empty.
     pub comment: String,
     /// Line number, from 1.
     pub line: usize,
 }
 
-/// All entries of a Cargo.toml, in order.
+/// Parses all entries of a Cargo.toml, in order.
 pub fn parse_manifest(text: &str) -> Vec<Entry> {
     let mut section = String::new();
     let mut entries: Vec<Entry> = Vec::new();
-    let mut open = 0; // brackets of an array or inline table that goes on
+    let mut open = 0; // open brackets of an array or inline table that continues on the next line
     for (at, line) in text.lines().enumerate() {
         let (code, comment) = split_comment(line);
         let code = code.trim();
@@ -80,23 +79,20 @@ fn split_comment(line: &str) -> (&str, &str) {
     (line, "")
 }
 
-/// One member crate, as far as the test run cares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Package name.
     pub name: String,
-    /// The model checkers that it is written for: packages it depends on under a `--cfg` of their own name.
+    /// Model checkers that the crate has models for: packages it depends on under a `--cfg` of their own name.
     pub checkers: Vec<String>,
 }
 
 impl Member {
-    /// Whether it is written for a checker.
     pub fn has_models(&self) -> bool {
         !self.checkers.is_empty()
     }
 }
 
-/// The crates under `crates/`, by path.
+/// Returns the crates under `crates/`, sorted by path.
 pub fn members() -> Result<Vec<Member>> {
     let dir = root().join("crates");
     let mut manifests: Vec<PathBuf> = fs::read_dir(&dir)
@@ -117,7 +113,8 @@ fn member(manifest: &str) -> Member {
     }
 }
 
-/// The model checker that this entry asks for: `loom.workspace = true` under `[target.'cfg(loom)'.dependencies]`.
+/// Returns the model checker that an entry depends on: `loom.workspace = true` under
+/// `[target.'cfg(loom)'.dependencies]`.
 fn checker(entry: &Entry) -> Option<&str> {
     let (cfg, kind) = entry.section.strip_prefix("target.'cfg(")?.split_once(")'.")?;
     let package = entry.key.split('.').next().filter(|package| *package == cfg)?;

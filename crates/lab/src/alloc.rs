@@ -1,34 +1,34 @@
-//! A global allocator that counts, while somebody asks it to: how many calls a piece of code makes.
+//! A global allocator that can count the calls that a piece of code makes.
 //!
-//! A program installs it (`#[global_allocator] static ALLOC: Counting = Counting;`); `sheave` does. Switched off it
-//! adds one load to a call of the system's allocator, and nothing else.
+//! A program installs it (`#[global_allocator] static ALLOC: Counting = Counting;`), as `sheave-lab` does. While no
+//! code is counted, it adds one load to a call of the system's allocator, and nothing else.
 //!
-//! * A1. Counts are per thread: what others allocate meanwhile, such as who shows progress, is not in them.
+//! * A1. Counts are per thread. Allocations of other threads meanwhile, such as one that shows progress, do not count.
 //! * A2. Memory comes from and goes to the system's allocator, unchanged.
-#![allow(unsafe_code)] // A global allocator is an unsafe trait.
+#![allow(unsafe_code)] // `GlobalAlloc` is an unsafe trait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
-/// The system's allocator, counted.
+/// The system's allocator, with counting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting;
 
-/// How many threads count now.
+/// Number of threads that count now.
 static COUNTERS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Calls on this thread, allocations and releases alike (A1). It needs no memory and no drop.
+    /// Calls on this thread, allocations and releases alike (A1). Needs neither memory nor a destructor.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
 #[inline]
 fn note() {
-    // Relaxed: a thread sees its own switching.
+    // Relaxed: a thread sees its own change of the number, and counts of other threads do not matter.
     if COUNTERS.load(Ordering::Relaxed) != 0 {
-        // A thread that ends has no cell any more, and nobody who asks.
+        // An ending thread has no cell any more, and no code that would read it.
         let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
     }
 }
@@ -60,8 +60,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Calls of the allocator that `work` makes on this thread, and what it gives. `None` in a program that has another
-/// allocator.
+/// Runs `work` and returns the number of allocator calls it makes on this thread, with its result. The number is `None`
+/// if the program has another allocator.
 pub fn calls<T>(work: impl FnOnce() -> T) -> (Option<u64>, T) {
     let installed = counted(|| drop(std::hint::black_box(Box::new(0_u64)))).0 > 0;
     let (count, result) = counted(work);
@@ -75,7 +75,7 @@ fn counted<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (CALLS.get() - before, result)
 }
 
-/// Counting is on while one exists.
+/// Counting is on while a value exists.
 struct On;
 
 impl On {

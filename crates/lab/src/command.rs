@@ -1,4 +1,4 @@
-//! The command `sheave-lab`: parses the arguments, runs what they ask for, turns its outcome into an exit code.
+//! The command `sheave-lab`: parses the arguments, runs the command, and turns the outcome into an exit code.
 //!
 //! | code | means |
 //! |---|---|
@@ -29,7 +29,6 @@ use sheave_load::{output, signals};
 use crate::LabError;
 use args::{LabArgs, LabCommand};
 
-/// The program.
 pub fn main() -> ExitCode {
     let args = LabArgs::parse();
     let outcome = match &args.command {

@@ -1,8 +1,8 @@
 //! Threads with a loop each, which do their turns together.
 //!
-//! * C1. The first loop runs on the thread that calls, each other on a thread of its own, pinned to its CPU; it is made
-//!   there too, for a ring does not leave its thread. All begin a turn together.
-//! * C2. A turn ends when the last loop has ended; then no thread has anything in flight.
+//! * C1. The first loop runs on the calling thread, each other on a thread of its own, pinned to its CPU. A loop is
+//!   made on the thread it runs on, because a ring cannot change its thread. All begin a turn together.
+//! * C2. A turn ends when the last loop has ended. Then no thread has anything in flight.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
@@ -17,13 +17,12 @@ use crate::experiment::{Lab, Turn, TurnEnd};
 use crate::meter::Meter;
 use crate::{LabError, Point};
 
-/// Makes the loop of a thread, on that thread.
+/// Makes the loop of the thread with an index, on that thread.
 pub type MakeDrive = Arc<dyn Fn(usize) -> Result<Drive, LabError> + Send + Sync>;
 
-/// I/Os and latencies of one loop in a turn.
+/// Result of a turn of one loop: I/Os and latencies.
 type Done = Result<(u64, Histogram<u64>), LabError>;
 
-/// The threads of an arm.
 pub struct Crew {
     drive: Drive,
     mates: Vec<Mate>,
@@ -32,7 +31,7 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// As many as the point says.
+    /// Makes as many threads as the point has.
     pub fn new(lab: &Lab, point: &Point, make: &MakeDrive) -> Result<Crew, LabError> {
         let start = Arc::new(Barrier::new(point.threads as usize));
         let drive = make(0)?;
@@ -40,7 +39,7 @@ impl Crew {
         Ok(Crew { drive, mates: mates.collect::<Result<_, _>>()?, start, lab: lab.clone() })
     }
 
-    /// A turn of all of them.
+    /// Runs a turn on all threads.
     pub fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
         for mate in &self.mates {
             mate.begin(end)?;
@@ -64,12 +63,12 @@ impl Crew {
         Ok(turn)
     }
 
-    /// Runs `ios` I/Os on the calling thread alone: for counts.
+    /// Runs `ios` I/Os on the calling thread alone, for counting.
     pub fn run_alone(&mut self, ios: u64) -> Result<u64, LabError> {
         self.drive.run(&until(&self.lab, TurnEnd::Ios(ios), 1))
     }
 
-    /// The first loop, between turns.
+    /// The loop of the calling thread, between turns.
     pub fn drive(&self) -> &Drive {
         &self.drive
     }
@@ -83,7 +82,7 @@ fn run(drive: &mut Drive, until: &sheave_load::Until) -> Done {
     Ok((ios, latency))
 }
 
-/// One of the other threads.
+/// A thread beside the calling one.
 struct Mate {
     turns: Option<Sender<TurnEnd>>,
     done: Receiver<Done>,
@@ -96,11 +95,11 @@ impl Mate {
         let (answer, done) = channel();
         let (lab, make, start) = (lab.clone(), make.clone(), start.clone());
         let work = move || {
-            // Its ring comes into being where it will run (C1).
+            // Made after the pin, on the thread that will run it (C1).
             let made = cpu::pin(lab.cpu(index)).and_then(|()| make(index));
             let mut drive = match made {
                 Ok(drive) => drive,
-                // Who made the crew hears of it, and makes none.
+                // `Mate::start` returns the error to the maker of the crew.
                 Err(err) => return drop(answer.send(Err(err))),
             };
             let ready = answer.send(Ok((0, report_histogram())));

@@ -1,6 +1,6 @@
-//! One thread's I/O: a ring, the loop of `sheave bench` around it, and the blocks that it takes.
+//! The I/O of one thread: a ring, the loop of `sheave bench` around it, and the pattern of its blocks.
 //!
-//! Owns nothing of an arm but the loop; an arm has one for each thread that submits. Called on the thread that made it.
+//! An arm has one for each submitting thread, and uses it on the thread that made it.
 
 use std::sync::Arc;
 
@@ -14,22 +14,21 @@ use sheave_load::sheave_engine::{EngineOpts, SheaveEngine};
 use crate::experiment::{Lab, TurnEnd};
 use crate::{LabError, Point};
 
-/// How the engine of an experiment is set up at a point, in all arms that ask for nothing else.
+/// Returns the options of an engine at a point, for all arms without options of their own.
 pub fn opts(point: &Point, poll: bool) -> EngineOpts {
     EngineOpts { depth: point.depth, bs: point.bs, poll, stats: true, fixed_buffers: true, dsync: false, ioprio: 0 }
 }
 
-/// The loop of one thread.
 pub struct Drive<E = SheaveEngine> {
     looper: Looper<E>,
     pattern: Pattern,
-    /// The pattern as it began.
+    /// The pattern in its first state, for `rewind`.
     first: Pattern,
     lane: Arc<Lane>,
 }
 
 impl<E: Driven> Drive<E> {
-    /// A loop over the first `bytes` of what the engine is attached to, as the point says.
+    /// Makes a loop over the first `bytes` of the device or file that the engine has open.
     pub fn new(engine: E, point: &Point, bytes: u64, seed: u64) -> Drive<E> {
         let lane = Arc::new(Lane::default());
         let blocks = (bytes / u64::from(point.bs)).max(1);
@@ -42,7 +41,7 @@ impl<E: Driven> Drive<E> {
         }
     }
 
-    /// Runs until then; how many I/Os. Their latencies are counted since the last [`Drive::reset`].
+    /// Runs until a limit. Returns the I/Os done, whose latencies add to those since the last [`Drive::reset`].
     pub fn run(&mut self, until: &Until) -> Result<u64, LabError> {
         let before = self.looper.counts().ios;
         self.looper.run(&mut self.pattern, until, &mut Pace::Unlimited)?;
@@ -55,12 +54,12 @@ impl<E: Driven> Drive<E> {
         }
     }
 
-    /// Takes the blocks from the first on again.
+    /// Starts again at the first block of the pattern.
     pub fn rewind(&mut self) {
         self.pattern = self.first.clone();
     }
 
-    /// Begins to count anew.
+    /// Resets counts and latencies.
     pub fn reset(&mut self) {
         self.looper.reset();
     }
@@ -70,20 +69,18 @@ impl<E: Driven> Drive<E> {
         sheave_load::live::merge(&self.lane.latency, into);
     }
 
-    /// The engine, between turns.
     pub fn engine(&self) -> &E {
         &self.looper.engine
     }
 }
 
 impl Drive {
-    /// The ring, between turns.
     pub fn ring(&self) -> &Ring {
         self.engine().ring()
     }
 }
 
-/// What `end` means for one of `threads` loops.
+/// Translates the end of a turn into the limit of one of `threads` loops.
 pub fn until(lab: &Lab, end: TurnEnd, threads: u32) -> Until {
     let (runtime, ios) = match end {
         TurnEnd::Time(time) => (Some(time), u64::MAX),

@@ -12,11 +12,11 @@ pub mod plug_clock;
 #[cfg(test)]
 mod verdict_tests;
 
-/// All of them, in the order in which they run. An experiment is a file of this directory and a line here.
+/// All experiments, in the order in which they run. A new experiment is a file of this directory and a line here.
 pub static ALL: &[&dyn Experiment] =
     &[&bio_cache::BioCache, &dio_completion::DioCompletion, &in_flight::InFlight, &io_wq::IoWq, &plug_clock::PlugClock];
 
-/// The experiment of a name.
+/// Finds an experiment by its name.
 pub fn find(id: &str) -> Option<&'static dyn Experiment> {
     ALL.iter().copied().find(|experiment| experiment.id() == id)
 }

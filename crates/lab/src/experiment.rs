@@ -1,10 +1,9 @@
-//! What an experiment is: arms that differ in one thing, the points at which they are measured, and what they prove.
+//! The parts of an experiment: arms that differ in one thing, the points at which they are measured, and the verdict.
 //!
-//! Owns the types that the experiments and the runner meet in; measures nothing itself. An experiment makes arms ready
+//! Owns the types that the experiments share with the runner, and measures nothing itself. An experiment builds arms
 //! and judges results; the runner decides when each arm has its turn.
 //!
-//! * I1. `arms()[0]` is what the others are compared with ("before"); exactly one arm is
-//!   [`Role::After`].
+//! * I1. `arms()[0]` is the arm that the others are compared with ("before"); exactly one arm is [`Role::After`].
 //! * I2. Arms of one point differ in the one thing that [`ArmInfo::what`] names; device, ring, threads and CPUs are the
 //!   same.
 //! * I3. A check compares counts and data, never times.
@@ -21,217 +20,203 @@ use crate::point::{Parameter, Point};
 use crate::report::{ExperimentReport, Prediction, Verdict};
 use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
-/// One experiment.
 pub trait Experiment: Sync {
-    /// The name on the command line, as `bio-cache`.
+    /// The name on the command line, for example `bio-cache`.
     fn id(&self) -> &'static str;
 
-    /// A heading.
     fn title(&self) -> &'static str;
 
-    /// Where the idea and the published figures come from.
+    /// The mailing-list thread with the idea and the published figures.
     fn seed(&self) -> Seed;
 
-    /// What is measured in the tables and drawn in the plots.
+    /// The figure in the tables and plots.
     fn metric(&self) -> Metric {
         Metric::IOPS
     }
 
-    /// The arms (I1).
+    /// The arms, in the order of their indices (I1).
     fn arms(&self) -> &'static [ArmInfo];
 
-    /// The thread's own table: its parameters, with the figures that it published.
+    /// The rows of the published table: the points of this lab that correspond to its parameters, and its figures.
     fn headline(&self) -> Vec<HeadlineRow>;
 
-    /// The arm that is the thread's at a point, by index: the one that its published figures stand beside.
+    /// Returns the index of the arm that corresponds to the published figures at a point.
     fn threads_arm(&self, _point: &Point) -> Option<usize> {
         self.arms().iter().position(|arm| arm.role == Role::Seed)
     }
 
-    /// Rows of its table that cannot be measured here: shown with a gap in the place of ours.
+    /// Rows of the published table that cannot be measured here. Shown with gaps in place of our figures.
     fn published_only(&self) -> Vec<PublishedOnly> {
         Vec::new()
     }
 
-    /// What the thread only hints at.
+    /// Series of points beyond the published table.
     fn sweeps(&self, lab: &Lab) -> Vec<Sweep>;
 
-    /// Parameters of its points beyond those that every point has.
+    /// Parameters of its points beyond those of every point.
     fn parameters(&self) -> &'static [Parameter] {
         &[]
     }
 
-    /// Of those that every point has, the ones that it has no use for.
+    /// Parameters of every point that have no meaning here.
     fn unused(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Whether it can measure there: a point with a parameter that means nothing here is refused, not half obeyed.
+    /// Checks that the experiment can measure at `point`. A point with a parameter that has no meaning here is refused,
+    /// so that no parameter is silently ignored.
     fn admit(&self, point: &Point) -> Result<(), LabError> {
         point.check(self.id(), self.parameters(), self.unused())
     }
 
-    /// Whether an arm does what it stands for at a point that the others can do; where not, its place stays empty.
+    /// Returns false if `arm` has no meaning at `point`. Its column is then left empty.
     fn takes_part(&self, _arm: usize, _point: &Point) -> bool {
         true
     }
 
-    /// Builds rings, threads and devices of an arm; not timed. Runs and ends on the thread that calls it, which is
-    /// pinned to `lab.cpus[0]`; threads that the arm starts are pinned by the arm, to `lab.cpus[1..]` first.
+    /// Builds rings, threads and devices of an arm. Not timed. The arm is used and dropped on the calling thread, which
+    /// is pinned to `lab.cpus[0]`. Threads that the arm starts are pinned by the arm, beginning with `lab.cpus[1]`.
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError>;
 
-    /// That every arm completes, that data is right, and that the arms really differ (I3).
+    /// Checks that every arm completes its I/O, that data is right, and that the arms differ as described (I3).
     fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError>;
 
-    /// Where instructions per I/O are counted, for each arm.
+    /// Points at which the instructions per I/O of each arm are counted.
     fn instruction_points(&self) -> Vec<Point>;
 
-    /// Whether an arm can be counted there: not if its work is done by the kernel.
+    /// Returns false if the instructions of `arm` cannot be counted, because the kernel does its work.
     fn counts_instructions(&self, _arm: usize) -> bool {
         true
     }
 
-    /// An arm may reach what it stands for by a way that only the experiment has. What that way costs by itself is the
-    /// difference of two other arms, and is taken out of this one's figures.
+    /// Returns the overhead of `arm` that only the experiment has, such as a call of a hook. Its cost is the difference
+    /// of two other arms, and is subtracted from this arm's figures.
     fn way(&self, _arm: usize, _point: &Point) -> Option<Way> {
         None
     }
 
-    /// What the ways of the arms cost, in the unit of `costs`, which are per I/O and in the order of the arms.
+    /// Returns the overhead of each arm. `costs` are the costs per I/O in the order of the arms, in any unit.
     fn ways(&self, point: &Point, costs: &[Option<f64>]) -> Vec<f64> {
         let of = |arm: usize| costs.get(arm).copied().flatten();
         let cost = |arm: usize| self.way(arm, point).and_then(|way| Some(of(way.alone)? - of(way.without)?));
         (0..costs.len()).map(|arm| cost(arm).unwrap_or(0.0)).collect()
     }
 
-    /// What more cores than this machine has would do, for each machine that the experiment has a prediction for.
+    /// Predicts the figures on machines with more cores than this one, for experiments that have a prediction.
     fn predictions(&self, _report: &ExperimentReport) -> Result<Vec<Prediction>, LabError> {
         Ok(Vec::new())
     }
 
-    /// What the figures show, what they do not, and whether the thread's claim holds here: worked out from them.
+    /// Computes the verdict from the figures: what they show, what they do not, and whether the published claim holds
+    /// here.
     fn verdict(&self, report: &ExperimentReport) -> Verdict;
 }
 
-/// A way that only the experiment has, as the difference of two arms.
+/// An overhead that only the experiment has, as the difference of two arms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The arm that goes that way and does nothing at its end.
+    /// The arm with the overhead, and without the mechanism behind it.
     pub alone: usize,
-    /// The arm that is the same otherwise and does not go it.
+    /// The same arm without the overhead.
     pub without: usize,
 }
 
-/// An arm that is ready. It is dropped when its point is done.
+/// A built arm. Dropped when its point is measured.
 pub trait ArmRun {
-    /// Does I/O until `end`; nothing is in flight afterwards.
+    /// Does I/O until `end`. Afterwards nothing is in flight.
     fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError>;
 }
 
-/// What ends a turn.
+/// End of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEnd {
-    /// A time.
     Time(Duration),
-    /// A number of I/Os, of all threads together.
+    /// A number of I/Os of all threads together.
     Ios(u64),
 }
 
-/// What a turn took.
+/// Result of a turn.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
-    /// I/Os done.
     pub ios: u64,
-    /// Time.
     pub wall_ns: u64,
     /// CPU time of all threads that took part.
     pub cpu_ns: u64,
-    /// Context switches of those, both kinds.
+    /// Voluntary and involuntary context switches of the same threads.
     pub context_switches: u64,
     /// Latencies in ns.
     pub latency: Option<Histogram<u64>>,
-    /// Counted in this turn, shown per I/O: `allocator_calls`, `clock_reads`.
+    /// Counts of this turn, shown per I/O: `allocator_calls`, `clock_reads`.
     pub counters: BTreeMap<&'static str, f64>,
-    /// Not per I/O, shown as they are: `workers`, `lock_share_percent`.
+    /// Figures shown unchanged, not per I/O: `workers`, `lock_share_percent`.
     pub gauges: BTreeMap<&'static str, f64>,
 }
 
-/// A row of the thread's table.
+/// A row of the published table.
 #[derive(Clone, Debug)]
 pub struct HeadlineRow {
-    /// What the row is: `QD 16, interrupts`.
+    /// Label of the row: `QD 16, interrupts`.
     pub label: String,
-    /// The parameters of this lab that stand for those of the row.
+    /// The point of this lab that corresponds to the row's parameters.
     pub point: Point,
-    /// What the thread published, in the unit of the experiment's metric.
+    /// Published figures, in the unit of the experiment's metric.
     pub published: Option<Published>,
 }
 
-/// A row of the thread's table that is not measured here.
+/// A row of the published table that is not measured here.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedOnly {
-    /// What the row is.
     pub label: &'static str,
-    /// What the thread published.
     pub published: Published,
-    /// Why not.
+    /// Reason why the row is not measured.
     pub why: &'static str,
 }
 
-/// A series of points along one axis.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// On the command line: `depth`, `batch`, `threads`, `readers`, `cells`.
+    /// Name on the command line: `depth`, `batch`, `threads`, `readers`, `cells`.
     pub name: &'static str,
-    /// A heading.
     pub title: &'static str,
-    /// The axis.
     pub axis: Axis,
-    /// Along it.
     pub points: Vec<SweepPoint>,
-    /// Which arms take part; all when empty.
+    /// Arms that take part, by index; empty for all.
     pub arms: Vec<usize>,
-    /// What is drawn; the experiment's metric when `None`.
+    /// Figure to draw; `None` for the experiment's metric.
     pub metric: Option<Metric>,
 }
 
-/// A place on an axis.
 #[derive(Clone, Debug)]
 pub struct SweepPoint {
-    /// Where.
+    /// Place on the axis. For categories the index.
     pub x: f64,
-    /// The tick's text.
+    /// Text of the tick.
     pub label: String,
-    /// What is measured there.
     pub point: Point,
 }
 
 impl SweepPoint {
-    /// At a number, which is also its label.
+    /// Makes a place at a number, which is also its label.
     pub fn at(x: u32, point: Point) -> Self {
         Self { x: f64::from(x), label: x.to_string(), point }
     }
 }
 
-/// Where and how much a run measures.
+/// The extent of a run, and the CPUs it uses.
 #[derive(Clone, Debug)]
 pub struct Lab {
-    /// How much.
     pub scale: Scale,
     /// CPUs to place threads on, in order; never empty. More threads than CPUs share them.
     pub cpus: Vec<usize>,
-    /// Set by Ctrl-C. Long loops look at it and end their turn early.
+    /// Set by Ctrl-C. Long loops test it and end their turn early.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Lab {
-    /// Whether it shall end.
     pub fn stopped(&self) -> bool {
         // Relaxed: the flag carries nothing but itself; the signal handler sets it.
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The CPU of the `index`-th thread.
     pub fn cpu(&self, index: usize) -> usize {
         self.cpus[index % self.cpus.len()]
     }

@@ -1,4 +1,4 @@
-//! An experiment without I/O, for the tests of the runner: two arms whose figures are known.
+//! An experiment without I/O for the tests of the runner: two arms with given figures.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use crate::point::{Parameter, Point, Values};
 use crate::report::{ExperimentReport, Holds, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
 
-/// Two arms: 1000 and 1500 I/Os a second.
+/// Two arms, with 1000 and 1500 I/Os a second.
 pub struct Fake {
     /// Arms made so far.
     pub turns: AtomicUsize,
-    /// After so many arms the second one does 1100 a second.
+    /// Number of made arms after which the second arm has 1100 I/Os a second.
     pub slows_after: usize,
 }
 
@@ -23,15 +23,14 @@ impl Default for Fake {
     }
 }
 
-/// A fake experiment for those who need one that lives for ever.
+/// A fake experiment with a static lifetime.
 pub static FAKE: Fake = Fake { turns: AtomicUsize::new(0), slows_after: usize::MAX };
 
-/// What a lab is in tests.
 pub fn lab() -> Lab {
     Lab { scale: Scale::Quick, cpus: sheave_load::cpu::allowed(), stop: Default::default() }
 }
 
-/// All checks of an experiment pass, and there are so many.
+/// Asserts that an experiment has `count` checks and that all pass.
 pub fn assert_checks_pass(experiment: &dyn Experiment, count: usize) {
     let checks = experiment.check(&lab()).expect("checked");
     assert_eq!(checks.len(), count);

@@ -1,4 +1,4 @@
-//! The hooks that the floors have for the lab alone: each by what it counts.
+//! Tests of the hooks that the product's crates have for the lab alone, by their counts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use sheave::{Buf, Ring, RingBuilder, RingError, op, open_device};
 use sheave_blk::bio_set::BioStore;
 
-/// Does so many batches of 32 reads.
+/// Does `count` batches of 32 reads.
 fn run(ring: &mut Ring, count: u32) {
     let fd = ring.attach(&open_device("null:size=1M").expect("a device")).expect("attached");
     for _ in 0..count {
         for at in 0..32 {
             let buf = Buf::zeroed(512, 512).expect("memory");
-            // Every other block: nothing to merge.
+            // Every other block, so that none is merged.
             ring.push(op::read(fd, buf).offset(at * 1024)).expect("room");
         }
         ring.submit_and_wait(32).expect("submitted");
@@ -37,7 +37,7 @@ fn without_a_cache_each_io_goes_to_the_pool() {
     assert_eq!(refills(Ring::builder().bio_cache(8)), 1, "it holds 8 and the slack of 64");
 }
 
-/// Counts what it gives.
+/// A store that counts the bios it gives, and notes which are out.
 #[derive(Debug)]
 struct Seen(Arc<Mutex<(u64, BTreeSet<u32>)>>);
 

@@ -1,9 +1,10 @@
-//! The page: one HTML file with its style, its figures and the script that draws them in it, which needs no network.
+//! The HTML page of a report: one file that contains its style, its figures and the script that draws them, and loads
+//! nothing.
 //!
-//! Owns what stands where. Every experiment has the thread's table beside ours, the verdict, plots, checks, and the
-//! command that repeats each row. A prediction is called one wherever it appears. Verdicts, the threads' tables and
-//! checks are the page's own text; plots, and the tables behind them, are drawn by its script from arrays
-//! ([`data`]), because as elements they take six times the room.
+//! Owns the order of the page. Every experiment has the published table beside ours, the verdict, plots, checks, and
+//! the command that repeats each row. A prediction is labelled as one wherever it appears. Verdicts, tables and checks
+//! are text of the page. Plots, and the tables behind them, are drawn by the script from arrays ([`data`]), which are
+//! six times smaller than the elements.
 //!
 //! * I1. All text that comes from a report goes through [`escape`], or is in the arrays.
 
@@ -26,7 +27,6 @@ use data::Figures;
 use json::Json;
 use words::{escape, lean};
 
-/// The whole page.
 pub fn page(report: &LabReport) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
@@ -45,7 +45,7 @@ pub fn page(report: &LabReport) -> String {
     page
 }
 
-/// What the run was, where it ran, and all experiments on one plot.
+/// Renders the description of the run and the machine, the notices, and a plot of all experiments.
 fn head(report: &LabReport, figures: &mut Figures) -> String {
     let LabReport { version, began, machine, command, rounds, turn_ms, .. } = report;
     let mut html = String::from("<header>\n<h1>Sheave lab: before and after</h1>\n");
@@ -85,7 +85,7 @@ fn head(report: &LabReport, figures: &mut Figures) -> String {
     html
 }
 
-/// What a reader must know before the figures.
+/// Returns the warnings that stand before the figures.
 fn notices(report: &LabReport) -> Vec<String> {
     let mut notices = Vec::new();
     if report.interrupted {
@@ -110,7 +110,7 @@ fn notices(report: &LabReport) -> Vec<String> {
     notices
 }
 
-/// All experiments in one table and on one plot.
+/// Renders all experiments in one table and on one plot.
 fn summary(report: &LabReport, figures: &mut Figures) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
@@ -124,7 +124,7 @@ fn summary(report: &LabReport, figures: &mut Figures) -> String {
     let Some(first) = report.experiments.first() else { return html };
     figures.begin("all", &look::looks(&first.arms), "");
     let place = |role| first.arms.iter().position(|arm| arm.role == role);
-    // Shares change by points, which do not belong on the axis of the others.
+    // A share changes by percentage points, which do not fit the axis of relative changes.
     for in_points in [false, true] {
         let of_kind: Vec<&ExperimentReport> =
             report.experiments.iter().filter(|experiment| experiment.metric.in_points() == in_points).collect();
@@ -153,7 +153,7 @@ fn summary(report: &LabReport, figures: &mut Figures) -> String {
     html
 }
 
-/// An experiment in the table of all: what its thread published, what the thread's arm did here, and what Sheave did.
+/// Renders a row of the summary: the published change, that of the published arm here, and Sheave's.
 fn summary_row(experiment: &ExperimentReport) -> String {
     let Some((row, seed)) = experiment.judged() else { return String::new() };
     let after = experiment.after();
@@ -182,7 +182,7 @@ fn summary_row(experiment: &ExperimentReport) -> String {
     )
 }
 
-/// The same as marks on the plot of all, under the looks of the arms at these places.
+/// Returns the same changes as marks of the summary's plot. `places` are the arms whose looks the two arms get.
 fn summary_dots(experiment: &ExperimentReport, places: [Option<usize>; 2]) -> Option<(String, Vec<Json>)> {
     let (row, seed) = experiment.judged()?;
     let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();

@@ -1,14 +1,13 @@
-//! Instructions per I/O of each arm, counted by valgrind: they repeat to the digit, also on a busy machine, so that two
-//! cores can tell small effects from noise.
+//! Instructions per I/O of each arm, counted by valgrind. They repeat exactly, also on a busy machine, so that small
+//! effects stand out from noise on two cores.
 //!
-//! An arm runs by itself (`sheave-lab run-arm`), N I/Os and 2 N; the difference by N is what one I/O takes, whatever
-//! start and end do. Valgrind runs one thread at a time, so instructions say nothing about threads that wait for each
-//! other: they are what the program executes, not how long it takes. So as many arms are counted at once as there are
-//! CPUs, each on one of its own.
+//! An arm runs by itself (`sheave-lab run-arm`) for N I/Os and for 2 N; the difference divided by N is the cost of an
+//! I/O without start and end of the program. Valgrind runs one thread at a time, so that instructions show the executed
+//! code, and neither its duration nor the waiting of threads for each other. As many arms are counted at once as there
+//! are CPUs, each on one of its own.
 //!
-//! The same runs count lines of 64 bytes that were not in a first-level cache of 32 KiB (valgrind's model of one, the
-//! same on every machine), and tell which functions the instructions are in, so that a reader sees what differs
-//! between two arms.
+//! Counts in the same runs the lines of 64 bytes that were not in a first-level cache of 32 KiB (valgrind's model of
+//! one, the same on every machine), and the instructions of each function, which show where two arms differ.
 
 mod profile;
 
@@ -23,20 +22,19 @@ use crate::point::Point;
 use crate::report::{FunctionRow, InstructionRow};
 use profile::Profile;
 
-/// The program that counts.
 const VALGRIND: &str = "valgrind";
-/// I/Os of the short run; the long one has twice as many.
+/// I/Os of the short run. The long one has twice as many.
 const IOS: u64 = 32_000;
-/// A function is listed when two arms differ in it by so many instructions an I/O.
+/// Difference of two arms, in instructions per I/O, from which a function is listed.
 const LISTED: f64 = 0.5;
 
-/// Whether valgrind is there.
+/// Returns true if valgrind runs.
 pub fn available() -> bool {
     let found = Command::new(VALGRIND).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
 
-/// Counts for each arm; `None` when it was stopped.
+/// Counts the instructions of each arm. Returns `None` if the run was stopped.
 pub fn count(lab: &Lab, experiment: &dyn Experiment, point: &Point) -> Result<Option<InstructionRow>, LabError> {
     let program = std::env::current_exe()
         .map_err(|err| LabError::run(format!("cannot find this program to run it under valgrind: {err}")))?;
@@ -69,7 +67,7 @@ pub fn count(lab: &Lab, experiment: &dyn Experiment, point: &Point) -> Result<Op
     }))
 }
 
-/// Does `work` for each arm, on a thread for each CPU of the lab, which children of that thread do not leave.
+/// Does `work` for each arm, on one pinned thread for each CPU of the lab. Child processes inherit the CPU.
 fn beside_each_other<T: Send>(
     lab: &Lab,
     arms: &[usize],
@@ -92,7 +90,7 @@ fn beside_each_other<T: Send>(
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// The functions in which arms differ, those in which they differ most first.
+/// Returns the functions in which arms differ, sorted by the size of the difference, largest first.
 fn functions(arms: &[Option<profile::PerIo>]) -> Vec<FunctionRow> {
     let mut names: Vec<&String> = arms.iter().flatten().flat_map(|arm| arm.functions.keys()).collect();
     names.sort();
@@ -111,7 +109,7 @@ fn arguments(id: &str, arm: &str, point: &Point, ios: u64) -> Vec<String> {
     ["run-arm", id, &arm, "--point", &point.to_string(), "--ios", &ios.to_string()].map(String::from).to_vec()
 }
 
-/// A whole run of an arm; `None` when it was stopped.
+/// Profiles a run of an arm. Returns `None` if the lab was stopped.
 fn profile(program: &Path, args: &[String], arm: usize, lab: &Lab) -> Result<Option<Profile>, LabError> {
     let out = Out::new(arm);
     let mut command = Command::new(VALGRIND);
@@ -120,7 +118,7 @@ fn profile(program: &Path, args: &[String], arm: usize, lab: &Lab) -> Result<Opt
         LabError::run(format!("counting instructions failed: {why}"))
             .fix("install valgrind, or go without (--instructions off)")
     };
-    // Ctrl-C at a terminal reaches the child by itself; any other stop waits for its end, some seconds at most.
+    // Ctrl-C at a terminal reaches the child by itself. Any other stop waits for its end, some seconds at most.
     let output = command.stdin(Stdio::null()).output().map_err(|err| failed(err.to_string()))?;
     if lab.stopped() {
         return Ok(None);
@@ -133,7 +131,7 @@ fn profile(program: &Path, args: &[String], arm: usize, lab: &Lab) -> Result<Opt
     }
 }
 
-/// The file that valgrind writes, which goes when it was read.
+/// The file that valgrind writes. Removed when dropped.
 struct Out(PathBuf);
 
 impl Out {
@@ -144,7 +142,7 @@ impl Out {
 
 impl Drop for Out {
     fn drop(&mut self) {
-        // Where nothing was written there is nothing to remove.
+        // Valgrind may have failed before it wrote the file.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,13 +1,12 @@
-//! The product's code on a simulated machine of many processors: line transfers, invalidations and lock waits an I/O.
+//! The product's code on a simulated machine of many processors: line transfers, invalidations and lock waits per I/O.
 //!
-//! Compiled with `--cfg sheave_mesi` only, in which atomics and locks tell a machine of each access
-//! (`sheave_base::sync::mesi`). The arms are the lab's own, and below them is the product: rings, tags, statistics, the
-//! worker pool. Owns the scenes and the text in which the counts reach the lab; what becomes of them is
-//! [`model`](crate::model)'s.
+//! Compiled with `--cfg sheave_mesi` only, under which atomics and locks report each access to the simulated machine
+//! (`sheave_base::sync::mesi`). The arms are the lab's own, over the product: rings, tags, statistics, the worker pool.
+//! Owns the scenes, and the program that prints the counts for [`model`](crate::model).
 //!
-//! * L1. All that a scene shares is made before the simulation; each thread makes its own ring, and warms up, before
-//!   anything is counted.
-//! * L2. The same seed gives the same counts, to the digit.
+//! * L1. Everything that a scene shares is made before the simulation. Each thread makes its own ring, and warms up,
+//!   before anything is counted.
+//! * L2. The same seed gives exactly the same counts.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -35,21 +34,21 @@ use crate::wq::arms::OldPool;
 use crate::wq::pool_engine::{Back, BenchSource, Client, PoolEngine, Stealing};
 use crate::wq::{self, Flood, Limit, Side, Work};
 
-/// Bytes of the device.
 const SIZE: u64 = 1 << 40;
-/// I/Os of a thread before anything is counted, and then.
+/// I/Os of a thread before anything is counted, and I/Os that are counted.
 const WARM_UP: u64 = 24;
 const IOS: u64 = 64;
 
-/// What a thread of a scene does.
+/// Work of a simulated thread.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// So many I/Os of a loop.
+/// A limit of `ios` I/Os for a loop.
 fn until(ios: u64) -> Until {
     Until { runtime: None, ios, stop: Arc::new(AtomicBool::new(false)) }
 }
 
-/// Rings that share a device, one I/O at a time each, which something counts or nothing.
+/// Counts rings that share a device with the counters of `way`, one I/O at a time each. Returns the counts and the
+/// I/Os.
 pub fn in_flight(seed: u64, topology: Topology, way: Way, point: &Point) -> (Counts, u64) {
     let lower = open_device(&format!("null:size={SIZE}")).expect("a null device opens");
     let counters = Counters::new(way);
@@ -72,7 +71,7 @@ pub fn in_flight(seed: u64, topology: Topology, way: Way, point: &Point) -> (Cou
     (outcome.counts, IOS * u64::from(point.threads))
 }
 
-/// So many submitters that flood a pool, which may have so many workers, with items that do nothing.
+/// Counts submitters that flood a pool of at most `workers` workers with NOPs. Returns the counts and the items.
 pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, workers: u32) -> (Counts, u64) {
     let point = io_wq::flood(u64::from(workers));
     let flood = Flood {
@@ -93,9 +92,10 @@ pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, worke
         wq::Arm::Stealing | wq::Arm::Ring => {
             let options = PoolOptions {
                 max_workers: [workers; 2],
-                // As many as it would have on such a machine.
+                // The number that the pool would choose on such a machine.
                 shards: (4 * submitters as usize).next_power_of_two().min(16),
-                // On the simulated machine nobody needs another's CPU, wherever this process may run.
+                // Simulated threads have a core each, so that helping would save nothing, and it would depend on the
+                // real CPUs.
                 help: false,
                 ..PoolOptions::default()
             };
@@ -112,7 +112,7 @@ pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, worke
     }
 }
 
-/// The last submitter takes the pool down, in the simulation that its workers belong to.
+/// Runs the submitters of a flood. The last one drops the pool inside the simulation, to which its workers belong.
 fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     seed: u64,
     topology: Topology,
@@ -142,17 +142,17 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     (outcome.counts, items * u64::from(flood.submitters))
 }
 
-/// Where something is counted.
+/// One point of a prediction, counted in a process of its own.
 struct Place {
     experiment: &'static str,
     arm: usize,
     machine: Machine,
     threads: u32,
-    /// One of the threads submits, as the task of the kernel's io-wq does, and not half of them.
+    /// True if one of the threads submits, as the task of the kernel's io-wq does, and not half of them.
     one_task: bool,
 }
 
-/// The places of an experiment; none when nothing is predicted of it.
+/// Returns the points of an experiment, none if it has no prediction.
 fn places(id: &str) -> Vec<Place> {
     let (experiment, arms, machines): (_, &[usize], &[Machine]) = match id {
         "in-flight" => ("in-flight", &[0, 1, 2, 3], &[machines::POWER, machines::EPYC]),
@@ -208,8 +208,8 @@ impl Place {
 
 /// The program `sheave-lines EXPERIMENT [SEED [PLACE]]`, or `layout`.
 ///
-/// Each place is counted in a process of its own, with an arena of the allocator for each thread: where memory lies
-/// decides what shares a line, and so it must not depend on what ran before (L2).
+/// Each place is counted in a process of its own, with an allocator arena for each thread: addresses decide which data
+/// shares a line, and must not depend on earlier places (L2).
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words == ["layout"] {

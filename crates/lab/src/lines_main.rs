@@ -1,7 +1,7 @@
-//! `sheave-lines EXPERIMENT [SEED]`: counts what an experiment's arms do to the cache lines of a simulated machine.
+//! `sheave-lines EXPERIMENT [SEED]`: counts the cache-line traffic of an experiment's arms on a simulated machine.
 //!
-//! Everything it does is in the library beside it. It is compiled in by `--cfg sheave_mesi` alone, which
-//! `cargo xtask lab` gives to a build of its own, and is started by `sheave-lab`.
+//! The library has all of the code. It is compiled in under `--cfg sheave_mesi` only, for which `cargo xtask lab` makes
+//! a build of its own. `sheave-lab` starts the program.
 
 #[cfg(sheave_mesi)]
 fn main() -> std::process::ExitCode {

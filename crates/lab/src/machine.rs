@@ -1,32 +1,27 @@
-//! The machine that a run ran on, as far as the system tells: figures without it mean nothing.
+//! Description of the machine of a run, which its figures depend on.
 
 use serde::{Deserialize, Serialize};
 
-/// What the system tells; what it does not tell is left out.
+/// Description as far as the system provides it. Unknown parts are left out.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
-    /// Name of the processor.
     pub cpu: String,
     /// CPUs that this process may use.
     pub cpus: usize,
-    /// CPUs of the machine.
     pub cpus_online: usize,
     /// CPUs that share a core; 1 without hyper-threading.
     pub threads_per_core: usize,
     /// Sizes of the caches of one CPU: `L1d 32K`.
     pub caches: Vec<String>,
-    /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Kernel.
     pub kernel: String,
-    /// Governor of the CPU's frequency.
+    /// Governor of the CPU frequency.
     pub governor: Option<String>,
-    /// Whether it runs under a hypervisor.
     pub virtual_machine: bool,
 }
 
 impl Machine {
-    /// This machine.
+    /// Describes this machine.
     pub fn here() -> Self {
         let info = read("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
@@ -49,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// In one line.
+    /// Formats the description in one line.
     pub fn line(&self) -> String {
         let Self { cpu, cpus, kernel, .. } = self;
         let memory = sheave_base::units::fmt_bytes(self.memory_bytes);
@@ -64,7 +59,7 @@ fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// How many CPUs a list such as `0-3,8` names; at least 1.
+/// Returns the number of CPUs in a list such as `0-3,8`, at least 1.
 fn count_cpus(list: &str) -> usize {
     let count = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -93,13 +88,14 @@ fn caches() -> Vec<String> {
     (0..8).map_while(index).collect()
 }
 
-/// The time of day: `2026-01-31 12:00 UTC`.
+/// Returns the current time: `2026-01-31 12:00 UTC`.
 pub fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     utc(since.as_secs())
 }
 
-/// A time in seconds since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+/// Formats a time in seconds since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms",
+/// `civil_from_days`).
 fn utc(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;

@@ -1,12 +1,13 @@
-//! `sheave-lab`: the experiments as a program. Everything it does is in the library beside it.
+//! `sheave-lab`: the experiments as a program. The library has all of the code.
 //!
-//! The experiments need hooks in the floors that no product has. Those, and the lab itself, are compiled in by
-//! `--cfg sheave_lab` alone, which `cargo xtask lab` gives; an ordinary build of this program says so.
+//! The experiments need hooks in the product crates that no product build has. The hooks and the lab itself are
+//! compiled in under `--cfg sheave_lab` only, which `cargo xtask lab` sets; an ordinary build of this program prints
+//! that.
 
 #[cfg(sheave_lab)]
 use std::process::ExitCode;
 
-/// Counts while an experiment asks it to.
+/// Counts allocator calls for experiments.
 #[cfg(sheave_lab)]
 #[global_allocator]
 static ALLOC: sheave_lab::alloc::Counting = sheave_lab::alloc::Counting;

@@ -1,6 +1,6 @@
-//! A run as tables of Markdown: what `docs/lab.md` has between its markers, so that no figure there is typed.
+//! A run as Markdown tables: the generated part of `docs/lab.md`, so that no figure there is typed by hand.
 //!
-//! Owns the text. Where it goes is the business of `cargo xtask lab --write`.
+//! Owns the text. `cargo xtask lab --write` puts it between the markers of the page.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use crate::report::{ArmResult, ExperimentReport, FunctionRow, InstructionRow, La
 use crate::table::{beside, control, figure, interval, joint, repeated, signed, slide};
 use crate::terms::{Role, Scale};
 
-/// Functions that are named at a point, of those in which the arms before, of the thread and after differ.
+/// Most functions that are named at a point. Only the arms before, seed and after are compared.
 const FUNCTIONS: usize = 5;
-/// From this many instructions on.
+/// Difference in instructions per I/O from which a function is named.
 const DIFFERS: f64 = 0.5;
 
-/// The run, from the machine to the predictions.
+/// Renders the run, from the machine to the predictions.
 pub fn page(report: &LabReport) -> String {
     let mut text = machine(report);
     text.push_str(&verdicts(report));
@@ -25,7 +25,7 @@ pub fn page(report: &LabReport) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-/// Where it ran and how, and what the same arms twice say of that.
+/// Renders the machine and the pace of the run, and the comparison of the same arms.
 fn machine(report: &LabReport) -> String {
     let LabReport { machine, command, began, seconds, rounds, turn_ms, .. } = report;
     let mut text = format!(
@@ -46,7 +46,7 @@ fn machine(report: &LabReport) -> String {
     text
 }
 
-/// A line an experiment.
+/// Renders the verdicts, one line per experiment.
 fn verdicts(report: &LabReport) -> String {
     let mut text = String::from(
         "\n| experiment | the thread's claim | Sheave beside it | at the end of the run | the same arm twice |\n\
@@ -67,7 +67,7 @@ fn verdicts(report: &LabReport) -> String {
     text
 }
 
-/// The threads' tables.
+/// Renders the published tables with our figures.
 fn headlines(report: &LabReport) -> String {
     let mut text = String::from(
         "\n| experiment, at its thread's parameters | published | before | the thread's arm | after | other arms | \
@@ -107,7 +107,7 @@ fn headline(experiment: &ExperimentReport, row: &Row) -> String {
     format!("| {} | {published} | {} | {seed} | {} | {others} | {again} |\n", cell(&label), of(0), of(after))
 }
 
-/// What an I/O takes by valgrind, and where arms differ.
+/// Renders instructions and cache lines per I/O, and the functions in which arms differ.
 fn instructions(report: &LabReport) -> String {
     let counted = || report.experiments.iter().flat_map(|it| it.instructions.iter().map(move |row| (it, row)));
     if counted().next().is_none() {
@@ -136,8 +136,8 @@ fn instructions(report: &LabReport) -> String {
     text
 }
 
-/// The functions in which the arms before, of the thread and after differ most, with what each takes there; what other
-/// arms stand for is their own, and on the page.
+/// Returns the functions in which the arms before, seed and after differ most, with the counts of each. Other arms have
+/// code of their own, which the HTML page lists.
 fn differing(experiment: &ExperimentReport, row: &InstructionRow) -> String {
     let arms: Vec<usize> = (0..experiment.arms.len()).filter(|arm| experiment.arms[*arm].role != Role::Other).collect();
     let of = |function: &FunctionRow, arm: usize| function.per_io.get(arm).copied().flatten();
@@ -157,7 +157,7 @@ fn differing(experiment: &ExperimentReport, row: &InstructionRow) -> String {
     if told.is_empty() { "in no function by half an instruction".into() } else { told.join("; ") }
 }
 
-/// What is predicted for more cores, beside what the threads have published.
+/// Renders the predictions for more cores beside the published points.
 fn predictions(report: &LabReport) -> String {
     let mut text = String::new();
     for experiment in &report.experiments {
@@ -174,7 +174,7 @@ fn predictions(report: &LabReport) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// What the figures show, in sentences.
+/// Renders the findings of the verdicts.
 fn shown(report: &LabReport) -> String {
     let mut text = String::new();
     for experiment in &report.experiments {
@@ -185,7 +185,7 @@ fn shown(report: &LabReport) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// A cell of a table.
+/// Escapes the text of a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

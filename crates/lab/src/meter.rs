@@ -1,14 +1,13 @@
-//! What a turn takes beside its I/O: time, CPU time and context switches of the whole process.
+//! Measures time, CPU time and context switches of the whole process during a turn.
 //!
-//! The whole process, because the threads that an arm adds (workers, completers) are what it costs. Whoever shows
-//! progress meanwhile is in it too, for all arms alike.
+//! The whole process is measured, because the threads that an arm adds (workers, completers) are part of its cost. A
+//! thread that shows progress meanwhile is included too, for all arms alike.
 #![allow(unsafe_code)] // getrusage, which rustix does not have.
 
 use std::time::Instant;
 
 use crate::Turn;
 
-/// A running meter.
 #[derive(Debug)]
 pub struct Meter {
     wall: Instant,
@@ -16,12 +15,11 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts.
     pub fn start() -> Meter {
         Meter { usage: Usage::now(), wall: Instant::now() }
     }
 
-    /// Adds what it took since the start to a turn, which may have parts that do not count between those that do.
+    /// Adds the use since the start to a turn. Several meters may add to one turn, with unmeasured parts between them.
     pub fn add(&self, turn: &mut Turn) {
         turn.wall_ns += self.wall.elapsed().as_nanos() as u64;
         let now = Usage::now();
@@ -30,7 +28,7 @@ impl Meter {
     }
 }
 
-/// What the process has used so far, threads that have ended included.
+/// Use of the process so far, ended threads included.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     cpu_ns: u64,

@@ -1,23 +1,23 @@
-//! More processors than this machine has: what the product's code does to cache lines there, and what that takes.
+//! Predictions for more processors than this machine has, from the cache lines that the product's code moves there.
 //!
-//! The counts come from a simulation that runs the very code ([`counted`]); what a line takes to come from another core
-//! comes from a publication ([`machines`]). Nothing is fitted, so the prediction can fail, and what it says of the
-//! threads' own points is told whether it holds or not. The reasons are in `docs/scaling-model.md`.
+//! The counts come from a simulation that runs the product's code ([`counted`]). The time of a transfer from another
+//! core comes from a publication ([`machines`]). No parameter is fitted, so the prediction can fail, and the comparison
+//! with the published points says for each whether it holds. The reasons are in `docs/scaling-model.md`.
 //!
 //! A core that works on an I/O is a customer of a closed queueing network ([`queue`]). The line or lock that moves most
-//! is a server with one customer at a time; private work, and lines that move elsewhere, are thinking:
+//! is a server with one customer at a time. Private work, and transfers of all other lines, are thinking:
 //!
 //! ```text
-//!   stall    = hops of an I/O, each for what it takes by its distance
-//!   demand   = those of the busiest line or lock alone
+//!   stall    = sum of the hops of an I/O, each with the time of its distance
+//!   demand   = the part of it for the busiest line or lock
 //!   thinking = private work + stall - demand
 //! ```
 //!
-//! * M1. On one core nothing comes from elsewhere: the rate is 1 / private work.
+//! * M1. On one core no line comes from elsewhere: the rate is 1 / private work.
 //! * M2. No rate exceeds one round of the busiest line, however many cores there are.
-//! * M3. The band is what hops that take longer or shorter by [`machines::BAND`] would give. So it is twice as wide at
-//!   most, and has no width where nothing moves.
-//! * M4. What is not shared scales evenly: memory bandwidth, last-level caches and clock frequency are left out.
+//! * M3. The band has the rates for hops that are shorter or longer by the factor [`machines::BAND`]. It is therefore
+//!   at most a factor of 2 wide, and has no width if no line moves.
+//! * M4. Everything not shared scales evenly: memory bandwidth, last-level caches and clock frequency are left out.
 
 pub mod counted;
 pub mod layout;
@@ -28,30 +28,30 @@ use crate::report::{Curve, Known, Predicted, Prediction};
 use counted::Counted;
 use machines::{BAND, Machine};
 
-/// I/Os a second of all cores together, if each hop takes `factor` times what was published.
+/// Returns the I/Os a second of all cores together, if each hop takes `factor` times the published time.
 pub fn rate(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -> f64 {
     let (think, demand) = network(machine, counted, private_ns, factor);
     let demands = if demand > 0.0 { vec![demand] } else { Vec::new() };
     1e9 * queue::throughput(counted.threads, think, &demands).min(queue::at_most(counted.threads, think, &demands))
 }
 
-/// A task that queues items for workers, which take them under one lock: the kernel's io-wq, of which each task has
-/// one.
+/// A task that queues items for workers, which take them under one lock. The kernel's io-wq has this form: each task
+/// has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// Items in flight at most.
+    /// Most items in flight.
     pub depth: u32,
-    /// Work of an item beside the lock, in ns.
+    /// CPU time of an item beside the lock, in ns.
     pub item_ns: f64,
-    /// The part of that which is the task's own: queueing the item and seeing its end.
+    /// The task's share of `item_ns`, for queueing the item and reaping it.
     pub of_task: f64,
 }
 
-/// The share of CPU time that a task and its workers spend at the lock, if each hop takes `factor` times what was
-/// published.
+/// Returns the share of CPU time that a task and its workers spend at the lock, if each hop takes `factor` times the
+/// published time.
 ///
-/// A worker is there for each item in flight, as long as there are cores, because an item with IOSQE_ASYNC that finds
-/// no free worker gets one made. So items are the customers: each is served by the task, then visits the lock, and is
+/// There is a worker for each item in flight as long as there are cores, because an item with IOSQE_ASYNC that finds no
+/// free worker makes one. Items are therefore the customers: each is served by the task, then visits the lock, then is
 /// worked on by a worker of its own. Workers without an item sleep, and take no CPU time.
 pub fn share_at_lock(machine: &Machine, counted: &Counted, task: Task, factor: f64) -> f64 {
     let (stall, lock) = network(machine, counted, 0.0, factor);
@@ -62,7 +62,7 @@ pub fn share_at_lock(machine: &Machine, counted: &Counted, task: Task, factor: f
     queues[1] / (rate * (of_task + of_worker) + queues[1])
 }
 
-/// Thinking and demand of an I/O, in ns.
+/// Returns thinking and demand of an I/O, in ns.
 fn network(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -> (f64, f64) {
     let ns = |hops: [u64; 3]| -> f64 {
         let each = hops.iter().zip(machine.hop_ns).map(|(&hops, ns)| counted.per_io(hops) * ns * factor);
@@ -72,7 +72,8 @@ fn network(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -
     (private_ns + (all - busiest).max(0.0), busiest)
 }
 
-/// The prediction for one machine, on which an I/O takes so much private work, beside what a thread has published.
+/// Predicts the curves of one machine. `private` is the private work of an I/O in ns, with its source. Compares them
+/// with the `published` points.
 pub fn predict(machine: &Machine, counted: &[Counted], private: (f64, &str), published: Vec<Known>) -> Prediction {
     let here: Vec<&Counted> = counted.iter().filter(|counted| counted.machine == machine.id).collect();
     let mut curves: Vec<Curve> = Vec::new();
@@ -104,7 +105,7 @@ pub fn predict(machine: &Machine, counted: &[Counted], private: (f64, &str), pub
     }
 }
 
-/// No prediction, and why.
+/// Returns a section without curves that states `why`.
 pub fn without(why: String) -> Prediction {
     Prediction { assumes: assumes(), not_shown: Some(why), ..Prediction::default() }
 }
@@ -118,7 +119,7 @@ fn assumes() -> String {
         .into()
 }
 
-/// What the prediction says of what was published: each point, and the ratio of the first two at one number of cores.
+/// Compares the curves with the published points: each point, and the ratio of the first two at one number of cores.
 fn against(curves: &[Curve], published: &[Known]) -> Vec<String> {
     let at = |known: &Known| {
         let curve = curves.iter().find(|curve| curve.arm == known.arm)?;
@@ -136,7 +137,7 @@ fn against(curves: &[Curve], published: &[Known]) -> Vec<String> {
     if let [before, after] = published
         && let (Some(slow), Some(fast)) = (at(before), at(after))
     {
-        // The slow one has the width; of the fast one nothing moves.
+        // The band of the slow arm alone: no line moves in the fast one, so that it has none.
         let ratios = [fast.middle / slow.high, fast.middle / slow.middle, fast.middle / slow.low];
         let what = format!("{} / {} on {} cores", after.arm, before.arm, before.cores);
         told.push(sentence(&what, after.iops / before.iops, ratios, "times"));
@@ -144,7 +145,7 @@ fn against(curves: &[Curve], published: &[Known]) -> Vec<String> {
     told
 }
 
-/// One figure against its prediction: within the band, or by how much it misses.
+/// Compares one published figure with its prediction: within the band, or missed and by how much.
 fn sentence(what: &str, published: f64, [low, middle, high]: [f64; 3], unit: &str) -> String {
     let off = 100.0 * (middle / published - 1.0);
     let verdict = match published >= low && published <= high {

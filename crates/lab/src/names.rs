@@ -1,12 +1,12 @@
-//! Names as a reader wants them.
+//! Short forms of names for readers.
 
-/// With a capital letter, as a sentence begins.
+/// Returns the text with a capital first letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// The name of a function without the modules before a type, and with one module before a function.
+/// Returns the name of a function without the modules before a type, or with the last module if there is no type.
 pub fn short_name(name: &str) -> String {
     let mut short = String::new();
     let mut path = String::new();
@@ -23,7 +23,8 @@ pub fn short_name(name: &str) -> String {
     short
 }
 
-/// The end of a path such as `crate::module::Type::function`, from its first type on, else from its last module on.
+/// Returns the end of a path such as `crate::module::Type::function`: from its first type on, else from its last module
+/// on.
 fn last_of(path: &str) -> &str {
     let (mut from, mut starts) = (0, vec![0]);
     while let Some(at) = path[from..].find("::") {

@@ -1,17 +1,16 @@
-//! The job file of a point, given to the real fio: what the kernel does of the same job, beside the arms.
+//! Runs the job file of a point with the real fio: the kernel's figures for the same job, beside the arms.
 //!
-//! Owns how fio is called and what its terse output says. fio does I/O to the file or device that the job names, which
-//! the arms do not touch; so it is asked for (`--fio`) and never runs by itself. What it cannot do here is told in its
-//! own words and is no failure of the run.
+//! Owns the call of fio and the parsing of its terse output. fio does I/O to the file or device that the job names,
+//! which the arms do not touch, so that it runs only if `--fio` is given. A failure of fio is reported in its own words
+//! and does not fail the run.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-/// The program.
 const FIO: &str = "fio";
-/// Third version of the terse output, one line a job: columns are numbers for ever.
+/// Version 3 of the terse output, one line per job: its columns have fixed numbers.
 const OPTIONS: [&str; 2] = ["--output-format=terse", "--terse-version=3"];
 // Columns of a terse line: fio's version, the job's error, I/Os a second of its reads and of its writes.
 const VERSION: usize = 1;
@@ -19,20 +18,19 @@ const ERROR: usize = 4;
 const READS: usize = 7;
 const WRITES: usize = 48;
 
-/// What fio did of a job.
+/// Result of fio on a job.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Peer {
-    /// What ran: `fio-3.33 on the kernel`.
+    /// The program that ran: `fio-3.33 on the kernel`.
     pub name: String,
     /// I/Os a second, reads and writes of all jobs together.
     pub iops: Option<f64>,
-    /// Why there is no figure.
+    /// Reason if there is no figure.
     pub not_measured: Option<String>,
-    /// The command that measures it again.
+    /// Command that repeats the measurement.
     pub command: String,
 }
 
-/// Has fio do the job of a file.
 pub fn fio(job: &Path) -> Peer {
     of(FIO, job)
 }
@@ -57,7 +55,7 @@ fn of(program: &str, job: &Path) -> Peer {
     }
 }
 
-/// Version and I/Os a second; why there are none, in fio's words.
+/// Parses version and I/Os a second. Returns the reason, in fio's words, if there are none.
 fn read(output: &Output) -> Result<(String, f64), String> {
     let out = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);

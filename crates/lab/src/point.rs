@@ -1,4 +1,4 @@
-//! The parameters of one measurement: a row of a table, a place on an axis and a part of a command line are made of it.
+//! The parameters of one measurement. A row of a table, a place on an axis and a part of a command line have this form.
 //!
 //! * I1. `text.parse::<Point>()` of `point.to_string()`, and of `point.short()`, gives the same point.
 
@@ -11,12 +11,10 @@ use sheave_load::Rw;
 
 use crate::LabError;
 
-/// A value beyond those that every measurement has.
+/// Value of a parameter that only some experiments have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number.
     Number(u64),
-    /// A word.
     Text(String),
 }
 
@@ -41,23 +39,20 @@ impl fmt::Display for Value {
     }
 }
 
-/// A parameter that the points of an experiment have beside those of every point.
+/// A parameter that the points of an experiment have beyond those of every point.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// Its name.
     pub name: &'static str,
-    /// What it may be.
     pub values: Values,
 }
 
-/// What a parameter may be.
+/// Allowed values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
-    /// A number from the first to the second.
+    /// A number from the first to the second, both included.
     Numbers(u64, u64),
-    /// One of these words.
     Words(&'static [&'static str]),
-    /// A text that the experiment reads itself.
+    /// A text that the experiment parses itself.
     Text,
 }
 
@@ -83,7 +78,6 @@ impl fmt::Display for Parameter {
     }
 }
 
-/// The parameters of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Bytes of an I/O.
@@ -92,11 +86,10 @@ pub struct Point {
     pub batch: u32,
     /// I/Os in flight, per thread.
     pub depth: u32,
-    /// Threads that submit.
     pub threads: u32,
-    /// Kind of work.
     pub rw: Rw,
-    /// What only some experiments have, as `readers=1000` or `cell=unwritten`. No `,` and no `=` in it.
+    /// Parameters of some experiments only, as `readers=1000` or `cell=unwritten`. Names and values contain no `,` and
+    /// no `=`.
     pub extra: BTreeMap<String, Value>,
 }
 
@@ -107,7 +100,7 @@ impl Default for Point {
 }
 
 impl Point {
-    /// With another parameter.
+    /// Returns the point with one more parameter.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         let value = value.into();
         debug_assert!(!format!("{name}{value}").contains([',', '=', ' ']), "would not come back as it is");
@@ -115,7 +108,8 @@ impl Point {
         self
     }
 
-    /// Whether an experiment that has these parameters, and no use for those of `unused`, can measure here.
+    /// Checks that an experiment with these `parameters` can measure here. Parameters of every point in `unused` must
+    /// have their defaults.
     pub fn check(&self, id: &str, parameters: &[Parameter], unused: &[&str]) -> Result<(), LabError> {
         let plain = Self::default();
         let refuse = |what: String| {
@@ -143,7 +137,7 @@ impl Point {
         Ok(())
     }
 
-    /// Without the parameters that are as in [`Point::default`].
+    /// Formats the parameters that differ from [`Point::default`].
     pub fn short(&self) -> String {
         let plain = Self::default();
         let common = [
@@ -159,13 +153,13 @@ impl Point {
         if parts.is_empty() { format!("bs={}", self.bs) } else { parts.join(",") }
     }
 
-    /// Whether size, number and kind of the I/Os that one thread has in flight are the same.
+    /// Returns true if size, number and kind of the I/Os that one thread has in flight are the same.
     pub fn has_ios_of(&self, other: &Self) -> bool {
         let ios = |point: &Self| (point.bs, point.batch, point.depth, point.rw);
         ios(self) == ios(other)
     }
 
-    /// A parameter that is a number.
+    /// Returns an extra parameter if it is a number.
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.extra.get(name)? {
             Value::Number(number) => Some(*number),
@@ -173,7 +167,7 @@ impl Point {
         }
     }
 
-    /// A parameter that is a word.
+    /// Returns an extra parameter if it is a word.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.extra.get(name)? {
             Value::Text(text) => Some(text),
@@ -193,7 +187,7 @@ impl fmt::Display for Point {
 impl FromStr for Point {
     type Err = LabError;
 
-    /// Reads `name=value,...`; what is left out is as in [`Point::default`].
+    /// Parses `name=value,...`. Missing parameters are as in [`Point::default`].
     fn from_str(text: &str) -> Result<Self, LabError> {
         let bad = |part: &str, why: &str| {
             LabError::usage(format!("{part:?} in the point {text:?}: {why}"))

@@ -1,16 +1,17 @@
-//! The thread's table measured a second time, at the end of the run: what a first interval cannot know of.
+//! The published table measured a second time, at the end of the run, to find changes slower than a first interval
+//! covers.
 //!
-//! The rounds of a point follow each other within seconds, so that their interval covers what changes from round to
-//! round, and nothing that lasts longer: where the host puts two virtual CPUs, which pages an arm gets, what else the
-//! machine does for minutes. Minutes lie between the beginning of a run and its end. A change whose second interval has
-//! no value in common with the first is not repeated, and no verdict rests on it.
+//! The rounds of a point follow each other within seconds, so that their interval covers changes from round to round,
+//! and nothing that lasts longer: the placement of virtual CPUs by the host, the pages that an arm gets, other load of
+//! the machine. The beginning and the end of a run are minutes apart. A change is not repeated if its second interval
+//! has no value in common with the first, and no verdict rests on it.
 //!
-//! * R1. All arms of all rows are measured again, in rounds of their own; figures and intervals in the tables are those
-//!   of the first time.
-//! * R2. A verdict rests on the thread's arm and on Sheave's; where one of these is not repeated in any row, there is
-//!   none ([`Holds::DoesNotRepeat`](crate::report::Holds)).
-//! * R3. Of two true 95 % intervals of one median fewer than one pair in a hundred has no value in common, so that a
-//!   table of twenty changes rarely loses its verdict by chance.
+//! * R1. All arms of all rows are measured again, in rounds of their own. The tables keep the figures and intervals of
+//!   the first time.
+//! * R2. A verdict rests on the published arm and on Sheave's. If one of these is not repeated in any row, there is no
+//!   verdict ([`Holds::DoesNotRepeat`](crate::report::Holds)).
+//! * R3. Two true 95 % intervals of one median are disjoint in fewer than one case in a hundred, so that a table of
+//!   twenty changes rarely loses its verdict by chance.
 
 use crate::interval::Change;
 use crate::report::{Again, ExperimentReport, Holds, Row, Stray, Verdict};
@@ -18,13 +19,13 @@ use crate::table;
 use crate::terms::Role;
 
 impl Row {
-    /// What an arm did at the end of the run.
+    /// Returns the result of an arm at the end of the run.
     pub fn again(&self, arm: usize) -> Option<&Again> {
         self.again.get(arm)?.as_ref()
     }
 
-    /// Both changes of an arm whose second interval has no value in common with its first. Rounds of the end without
-    /// an interval repeat nothing.
+    /// Returns both changes of an arm if its second interval has no value in common with its first. A second
+    /// measurement without an interval counts as disjoint too.
     fn stray(&self, arm: usize) -> Option<(Change, Change)> {
         let first = self.arm(arm)?.change.filter(Change::is_measurable)?;
         let again = self.again(arm)?.change?;
@@ -32,7 +33,7 @@ impl Row {
     }
 }
 
-/// The changes on which a verdict rests and that the end of the run does not repeat (R2).
+/// Returns the changes on which a verdict rests and that the end of the run does not repeat (R2).
 pub fn strays(report: &ExperimentReport) -> Vec<Stray> {
     let mut strays = Vec::new();
     for row in &report.headline {
@@ -46,7 +47,8 @@ pub fn strays(report: &ExperimentReport) -> Vec<Stray> {
     strays
 }
 
-/// What stands in the place of a verdict: which changes the end of the run contradicts, and what was measured.
+/// Returns the verdict in place of the computed one: the contradicted changes, and the findings of the first
+/// measurement.
 pub fn refused(report: &ExperimentReport, verdict: Verdict) -> Verdict {
     let told: Vec<String> = report.strays.iter().map(|stray| table::stray(stray, report.metric)).collect();
     let shows = format!(

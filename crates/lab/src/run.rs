@@ -1,8 +1,8 @@
-//! A run: experiment after experiment, checks first, then the thread's table, the sweeps, the instructions. At its end
-//! the threads' tables again, and the verdicts.
+//! A run: for each experiment the checks, the published table, the sweeps and the instructions. At the end of the run
+//! all published tables again, and the verdicts.
 //!
-//! Owns the order, and what is left out when Ctrl-C comes: a point that has no whole round is not in the report, and
-//! the report says that it was interrupted. Whoever shows the run implements [`Show`].
+//! Owns the order, and the handling of Ctrl-C: a point without a whole round is left out of the report, which says that
+//! the run was interrupted. A caller that shows the run implements [`Show`].
 //!
 //! * I1. Runs on one thread, which is pinned to the first CPU of the lab.
 
@@ -24,55 +24,48 @@ use crate::table;
 use crate::terms::Scale;
 use crate::turns::{self, Measured, Pace, What};
 
-/// What to measure.
+/// Description of a run.
 #[derive(Clone)]
 pub struct Plan {
-    /// The experiments, in this order.
     pub experiments: Vec<&'static dyn Experiment>,
-    /// Rounds and time of a turn.
+    /// Rounds, and time of a turn.
     pub pace: Pace,
-    /// Which sweeps.
     pub sweeps: Sweeps,
-    /// Count instructions too.
+    /// True to count instructions too.
     pub instructions: bool,
-    /// Measure this point alone.
+    /// The only point to measure, if there is one.
     pub point: Option<Point>,
-    /// The job file of the point, for fio to do as well.
+    /// The job file of the point, which fio runs too.
     pub peer: Option<PathBuf>,
-    /// The command, for the report.
+    /// The command line, for the report.
     pub command: String,
-    /// What the command that repeats one row needs beside experiment and point: ` --quick`, ` --turn 1s`.
+    /// Options of the command that repeats one row, after experiment and point: ` --quick`, ` --turn 1s`.
     pub options: String,
 }
 
-/// Which sweeps to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sweeps {
-    /// All.
     All,
-    /// None.
     None,
-    /// That of a name.
     Named(String),
 }
 
-/// Shows a run while it goes on.
+/// Shows a run in progress.
 pub trait Show {
-    /// An experiment begins; its checks, tables and sweeps are still empty.
+    /// Called when an experiment begins. Checks, tables and sweeps of the report are still empty.
     fn begin(&mut self, report: &ExperimentReport);
-    /// Another part of the experiment begins.
+    /// Called when the published table or a sweep begins.
     fn part(&mut self, report: &ExperimentReport, part: &Part<'_>);
-    /// A row of the part is there.
+    /// Called when a row was measured.
     fn row(&mut self, part: &Part<'_>, row: &Row);
-    /// Instructions of a point are there.
+    /// Called when the instructions of a point were counted.
     fn instructions(&mut self, report: &ExperimentReport, row: &InstructionRow);
-    /// An experiment has ended.
+    /// Called when an experiment has its verdict.
     fn end(&mut self, report: &ExperimentReport);
-    /// `done` out of `total` of the time that turns take, and what is measured now.
+    /// Called with the time of the turns that are `done`, of their `total`, and with the current step.
     fn progress(&mut self, done: Duration, total: Duration, what: &str);
 }
 
-/// Runs the plan.
 pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, LabError> {
     let (began, start, machine) = (machine::now(), Instant::now(), Machine::here());
     cpu::pin(lab.cpu(0))?;
@@ -88,7 +81,7 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
         }
         experiments.push(runner.experiment(experiment)?);
     }
-    // As long after the first time as the run is long.
+    // A whole run lies between the two measurements of a table, so that slow changes of the machine show.
     for (&experiment, report) in plan.experiments.iter().zip(&mut experiments) {
         runner.finish(experiment, report)?;
     }
@@ -110,7 +103,7 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
     Ok(report)
 }
 
-/// One arm by itself, for tools that count what a process does.
+/// Runs one turn of one arm, for tools that count the work of a process.
 pub fn run_arm(lab: &Lab, id: &str, arm: &str, point: &Point, ios: u64) -> Result<Turn, LabError> {
     cpu::pin(lab.cpu(0))?;
     let experiment = exp::find(id).ok_or_else(|| {
@@ -129,13 +122,13 @@ pub fn run_arm(lab: &Lab, id: &str, arm: &str, point: &Point, ios: u64) -> Resul
     experiment.prepare(lab, index, point)?.turn(TurnEnd::Ios(ios))
 }
 
-/// What one experiment has to measure.
+/// Rows and sweeps to measure in one experiment.
 struct Work {
     headline: Vec<HeadlineRow>,
     sweeps: Vec<Sweep>,
     arms: usize,
-    /// The table is measured again at the end; not a point by itself, which gets no verdict, and not by fewer rounds
-    /// than make an interval.
+    /// True if the table is measured again at the end. Not for a single point, which gets no verdict, and not with
+    /// fewer rounds than an interval needs.
     repeats: bool,
 }
 
@@ -160,7 +153,7 @@ impl Work {
                 let names: Vec<&str> = sweeps.iter().map(|sweep| sweep.name).collect();
                 let names = names.join(", ");
                 sweeps.retain(|sweep| sweep.name == name);
-                // With several experiments, those that have no such sweep go without.
+                // In a run of several experiments the name may belong to another one of them.
                 if sweeps.is_empty() && plan.experiments.len() == 1 {
                     let id = experiment.id();
                     return Err(LabError::usage(format!("{id} has no sweep {name:?}"))
@@ -171,7 +164,7 @@ impl Work {
         Ok(Self { headline: experiment.headline(), sweeps, arms, repeats: plan.pace.rounds >= turns::FEWEST })
     }
 
-    /// What its turns take.
+    /// Returns the time of all turns.
     fn time(&self, experiment: &dyn Experiment, pace: Pace) -> Duration {
         let at = |arms: &[usize], point: &Point, again| pace.of_arms(those_of(experiment, arms, point).len() + again);
         let of = |sweep: &Sweep| -> Duration {
@@ -179,7 +172,7 @@ impl Work {
             sweep.points.iter().map(|place| at(&arms, &place.point, 0)).sum()
         };
         let in_sweeps: Duration = self.sweeps.iter().map(of).sum();
-        // In the thread's table the first arm stands twice.
+        // In the published table the first arm has two turns a round, the second one as the control.
         let again = usize::from(pace.rounds >= turns::FEWEST);
         let all: Vec<usize> = (0..self.arms).collect();
         let table = |again| self.headline.iter().map(|row| at(&all, &row.point, again)).sum::<Duration>();
@@ -192,12 +185,11 @@ impl Work {
     }
 }
 
-/// Of these arms those that take part at a point.
+/// Returns those of `arms` that take part at a point.
 fn those_of(experiment: &dyn Experiment, arms: &[usize], point: &Point) -> Vec<usize> {
     arms.iter().copied().filter(|&arm| experiment.takes_part(arm, point)).collect()
 }
 
-/// Goes through the experiments.
 struct Runner<'a> {
     plan: &'a Plan,
     lab: &'a Lab,
@@ -207,7 +199,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// All of an experiment but what the end of the run decides.
+    /// Measures an experiment. The repeated table and the verdict follow in `finish`.
     fn experiment(&mut self, experiment: &'static dyn Experiment) -> Result<ExperimentReport, LabError> {
         let work = Work::of(self.plan, self.lab, experiment)?;
         let mut report = empty(experiment);
@@ -250,7 +242,7 @@ impl Runner<'_> {
         Ok(report)
     }
 
-    /// The table again, and the verdict.
+    /// Measures the table again, and computes the verdict.
     fn finish(&mut self, experiment: &'static dyn Experiment, report: &mut ExperimentReport) -> Result<(), LabError> {
         let work = Work::of(self.plan, self.lab, experiment)?;
         if work.repeats {
@@ -258,7 +250,8 @@ impl Runner<'_> {
         }
         report.strays = repeat::strays(report);
         report.interrupted = self.lab.stopped();
-        // A table that lacks rows, or their repeats, would be judged by what happens to be there.
+        // No verdict on a table that lacks rows or repeats: it would depend on the point at which the run was
+        // interrupted.
         let rows = &report.headline[..work.headline.len().min(report.headline.len())];
         let whole = rows.len() == work.headline.len() && rows.iter().all(|row| row.again.is_empty() != work.repeats);
         if self.plan.point.is_none() && whole {
@@ -268,7 +261,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Measures the rows of the thread's table once more (`repeat`).
+    /// Measures the rows of the published table once more (`repeat`).
     fn repeat(
         &mut self,
         experiment: &'static dyn Experiment,
@@ -292,8 +285,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// The verdict, of what may decide: not of a table that the end of the run does not repeat, not of times on a
-    /// machine whose same arm differs from itself, and of nothing in a quick run.
+    /// Computes the verdict from the figures that may decide it. A quick run decides nothing. A table that the end of
+    /// the run contradicts gets no verdict. On a machine where the same arm differs from itself, times do not count.
     fn verdict(&self, experiment: &'static dyn Experiment, report: &ExperimentReport) -> Verdict {
         if self.lab.scale == Scale::Quick {
             let verdict = experiment.verdict(&report.without_times());
@@ -338,7 +331,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// One point; `None` when it was stopped before there was anything to tell.
+    /// Measures one point. Returns `None` if the run was stopped before the first round ended.
     fn row(
         &mut self,
         experiment: &'static dyn Experiment,
@@ -398,7 +391,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// What was interrupted may have ended in any way: that is no failure.
+    /// Ignores the outcome of an interrupted step, which may have failed because of the interruption.
     fn unless_stopped<T>(&self, outcome: Result<T, LabError>) -> Result<Option<T>, LabError> {
         if self.lab.stopped() { Ok(None) } else { outcome.map(Some) }
     }
@@ -408,7 +401,7 @@ impl Runner<'_> {
     }
 }
 
-/// A row with a gap in the place of our figures.
+/// Makes a row with gaps in place of our figures.
 fn published_only(only: &PublishedOnly, arms: usize) -> Row {
     Row {
         label: only.label.into(),
@@ -423,7 +416,7 @@ fn published_only(only: &PublishedOnly, arms: usize) -> Row {
     }
 }
 
-/// The report of an experiment that has not begun.
+/// Makes the report of an experiment before its first figure.
 pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
     ExperimentReport {
         id: experiment.id(),

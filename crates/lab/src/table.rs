@@ -1,7 +1,7 @@
-//! The terminal: headings, one line a point, and what it all means.
+//! Text of a run for the terminal: headings, a line per point, and the closing sentences.
 //!
-//! Owns the text; whoever shows it decides where it goes. Columns are an arm wide, so that lines can be written as
-//! points are measured.
+//! Owns the text; the caller writes it. Columns have a fixed width, so that a line can be written as soon as its point
+//! is measured.
 
 use std::fmt::Write;
 
@@ -11,14 +11,14 @@ use crate::report::{
 };
 use crate::terms::Metric;
 
-/// Width of the first column, of the published figures, and of an arm.
+/// Widths of the first column, of the published figures, and of an arm.
 const LABEL: usize = 24;
 const PUBLISHED: usize = 24;
 const ARM: usize = 24;
-/// Where paragraphs are broken.
+/// Column at which paragraphs are broken.
 const PAGE: usize = 100;
 
-/// The heading of an experiment.
+/// Returns the heading of an experiment.
 pub fn heading(report: &ExperimentReport) -> String {
     let seed = &report.seed;
     let mut text = format!("\n{}: {}\n", report.id, report.title);
@@ -31,7 +31,7 @@ pub fn heading(report: &ExperimentReport) -> String {
     text
 }
 
-/// The heading of a table, and of its columns.
+/// Returns the heading of a table and of its columns.
 pub fn part(report: &ExperimentReport, part: &Part<'_>) -> String {
     let first = part.axis.map_or("", |axis| axis.label);
     let mut text = format!("\n  {}: {}\n  {first:<LABEL$} ", part.heading, part.metric.title());
@@ -44,7 +44,7 @@ pub fn part(report: &ExperimentReport, part: &Part<'_>) -> String {
     finish(text)
 }
 
-/// One line: published figures where there are some, and each arm with its change.
+/// Returns the line of a row: published figures if there are any, and each arm with its change.
 pub fn row(part: &Part<'_>, row: &Row) -> String {
     let metric = part.metric;
     let mut text = format!("  {:<LABEL$} ", row.label);
@@ -69,10 +69,10 @@ pub fn row(part: &Part<'_>, row: &Row) -> String {
     finish(text)
 }
 
-/// Functions that are listed, of those in which arms differ.
+/// Most functions that are listed at a point.
 const FUNCTIONS: usize = 12;
 
-/// Instructions per I/O at a point, the cache lines that they fetch, and the functions in which arms differ.
+/// Returns the instructions per I/O at a point, their cache lines, and the functions in which arms differ.
 pub fn instructions(report: &ExperimentReport, row: &InstructionRow) -> String {
     let mut text = format!("\n  Instructions per I/O at {}\n", row.point);
     let mut line = |name: &str, cell: &dyn Fn(usize) -> Option<String>| {
@@ -98,13 +98,13 @@ pub fn instructions(report: &ExperimentReport, row: &InstructionRow) -> String {
     text
 }
 
-/// The end of a name, which says more than its beginning.
+/// Returns the last `most` characters of a name: the end of a path is its most specific part.
 fn last(name: &str, most: usize) -> String {
     let from = name.chars().count().saturating_sub(most);
     name.chars().skip(from).collect()
 }
 
-/// What comes last: prediction, checks, verdict; all that there is to say about them when it may be `long`.
+/// Returns the end of an experiment: prediction, checks, verdict. In full if `long`.
 pub fn ending(report: &ExperimentReport, long: bool) -> String {
     let mut text = String::from("\n");
     if let Some(done) = &report.peer {
@@ -139,7 +139,7 @@ pub fn ending(report: &ExperimentReport, long: bool) -> String {
     text
 }
 
-/// What fio did of the job, or why it did not.
+/// Returns the result of fio, or the reason why there is none.
 pub fn peer(peer: &Peer) -> String {
     let Peer { name, iops, not_measured, command } = peer;
     match (iops, not_measured) {
@@ -150,7 +150,7 @@ pub fn peer(peer: &Peer) -> String {
     }
 }
 
-/// What more cores would do: every figure is called a prediction.
+/// Returns a prediction, in which every figure is labelled as one.
 fn prediction(prediction: &Prediction, long: bool) -> String {
     let mut text = format!("  PREDICTION (not measured) for {}\n", prediction.machine);
     if let Some(why) = &prediction.not_shown {
@@ -180,7 +180,7 @@ fn prediction(prediction: &Prediction, long: bool) -> String {
     text
 }
 
-/// The last lines of a run.
+/// Returns the last lines of a run.
 pub fn closing(report: &LabReport) -> String {
     let mut text = String::from("\n");
     if report.experiments.len() > 1 {
@@ -202,19 +202,19 @@ pub fn closing(report: &LabReport) -> String {
     text
 }
 
-/// What the same arms twice say of the machine, worked out from the experiments that there are.
+/// Summarises the comparison of the same arms over all experiments.
 pub fn same_arms(report: &LabReport) -> SameArmsTwice {
     SameArmsTwice { change: report.control(), tells: report.machine_tells(), says: joint(report) }
 }
 
-/// What the same arms twice say in all experiments together.
+/// Returns that summary as a sentence.
 pub fn joint(report: &LabReport) -> String {
     let control = report.control().map_or("not measured".into(), |control| interval(control, Metric::IOPS));
     let can = if report.machine_tells() { "can" } else { "cannot" };
     format!("the same arms twice, all experiments together: {control} (99 %); this machine {can} tell 2 %")
 }
 
-/// The verdict in the words of a slide: whether the thread's claim holds, and what the thread's own arm did.
+/// Returns the verdict in the words of a slide: whether the published claim holds, and the result of the published arm.
 pub fn slide(report: &ExperimentReport, verdict: Holds) -> String {
     let Some((row, arm)) = report.judged() else { return holds(verdict).into() };
     let mut by = by(report, row, arm);
@@ -223,7 +223,7 @@ pub fn slide(report: &ExperimentReport, verdict: Holds) -> String {
     format!("{} The thread's arm ({name}) at {}: {}.", holds(verdict), row.label, by.join(", "))
 }
 
-/// What Sheave's own arm did where the verdict is about the thread's; none where the two are one.
+/// Returns the result of Sheave's arm, or `None` if the verdict is about that arm anyway.
 pub fn beside(report: &ExperimentReport) -> Option<String> {
     let (row, threads) = report.judged()?;
     let arm = report.after();
@@ -231,7 +231,7 @@ pub fn beside(report: &ExperimentReport) -> Option<String> {
     (arm != threads && !by.is_empty()).then(|| format!("Sheave (after) at {}: {}.", row.label, by.join(", ")))
 }
 
-/// What an arm changes at a row: in time, again in time at the end of the run, in instructions.
+/// Lists the changes of an arm at a row: in time, in time at the end of the run, in instructions.
 fn by(report: &ExperimentReport, row: &Row, arm: usize) -> Vec<String> {
     let told = |change: Change| interval(change, report.metric);
     let mut by = Vec::new();
@@ -244,13 +244,13 @@ fn by(report: &ExperimentReport, row: &Row, arm: usize) -> Vec<String> {
     by
 }
 
-/// A change that the end of the run does not repeat.
+/// Describes a change that the end of the run does not repeat.
 pub fn stray(stray: &Stray, metric: Metric) -> String {
     let Stray { row, arm, first, again } = stray;
     format!("{row}, {arm}: {}, at the end of the run {}", interval(*first, metric), interval(*again, metric))
 }
 
-/// What the end of the run says of the table that was measured at its beginning; none where it was measured once.
+/// Compares the table with its repetition at the end of the run. Returns `None` if it was measured once.
 pub fn repeated(report: &ExperimentReport) -> Option<String> {
     let told: Vec<String> = report.strays.iter().map(|it| stray(it, report.metric)).collect();
     report.is_repeated().then(|| match told.is_empty() {
@@ -262,7 +262,7 @@ pub fn repeated(report: &ExperimentReport) -> Option<String> {
     })
 }
 
-/// Whether the claim holds, as a sentence.
+/// Returns the verdict as a sentence.
 pub fn holds(holds: Holds) -> &'static str {
     match holds {
         Holds::Yes => "Holds.",
@@ -273,14 +273,14 @@ pub fn holds(holds: Holds) -> &'static str {
     }
 }
 
-/// A figure with three digits: `3.11M`, `180k`, `38.9 %`.
+/// Formats a figure with three digits: `3.11M`, `180k`, `38.9 %`.
 pub fn figure(value: f64, metric: Metric) -> String {
     let unit = if metric.in_points() { " %" } else { "" };
     if !value.is_finite() {
         return "-".into();
     }
     let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    // 999.6k is 1.00M.
+    // 0.9995 and not 1, so that 999.6k becomes 1.00M.
     let (scaled, letter) = scales
         .into_iter()
         .find(|(scale, _)| value.abs() >= scale * 0.9995)
@@ -294,13 +294,13 @@ pub fn figure(value: f64, metric: Metric) -> String {
     format!("{scaled:.digits$}{letter}{unit}")
 }
 
-/// A change: `+9.8 %`, or `-1.5 points` of a percentage.
+/// Formats a change: `+9.8 %`, or `-1.5 points` of a percentage.
 pub fn signed(percent: f64, metric: Metric) -> String {
     let digits = usize::from(percent.abs() < 99.95);
     format!("{percent:+.digits$} {}", if metric.in_points() { "points" } else { "%" })
 }
 
-/// A change with its interval: `+9.8 % [9.1, 10.5]`.
+/// Formats a change with its interval: `+9.8 % [9.1, 10.5]`.
 pub fn interval(change: Change, metric: Metric) -> String {
     if !change.is_measurable() {
         return "not measurable".into();
@@ -308,7 +308,7 @@ pub fn interval(change: Change, metric: Metric) -> String {
     format!("{} [{}, {}]", signed(change.percent, metric), end(change.low), end(change.high))
 }
 
-/// A change in a sentence: `+9.8 % (+9.1 to +10.5)`.
+/// Formats a change in a sentence: `+9.8 % (+9.1 to +10.5)`.
 pub fn told(change: Option<Change>) -> String {
     match change {
         None => "not measured".into(),
@@ -317,7 +317,8 @@ pub fn told(change: Option<Change>) -> String {
     }
 }
 
-/// What the same arm twice says about the machine.
+/// Returns a sentence about the smallest change in time that this machine can show, by the difference of the same arm
+/// from itself.
 pub fn control(control: Option<Change>) -> String {
     match control {
         Some(control) if control.is_clear() => format!(
@@ -335,7 +336,7 @@ pub fn control(control: Option<Change>) -> String {
     }
 }
 
-/// An end of an interval: what is far out needs no digits after the point.
+/// Formats an end of an interval. Large values have no digits after the point.
 fn end(percent: f64) -> String {
     match percent.abs() {
         near if near < 99.95 => format!("{percent:.1}"),
@@ -344,7 +345,7 @@ fn end(percent: f64) -> String {
     }
 }
 
-/// Text broken into lines, each but the first as far in as the first.
+/// Appends text broken into lines, indented to the end of `first`.
 fn paragraph(text: &mut String, first: &str, words: &str) {
     let (mut line, indent) = (first.to_owned(), " ".repeat(first.len()));
     let mut fresh = true;

@@ -1,144 +1,135 @@
-//! The words in which an experiment describes itself and its results: arms, metrics, axes, published figures, checks.
+//! The types that describe an experiment and its results: arms, metrics, axes, published figures, checks.
 //!
-//! Owns these types and nothing that measures. Experiments and reports are both made of them, and neither of the other.
+//! Owns these types and measures nothing. Experiments and reports both use them, so that neither depends on the other.
 
 use crate::serial;
 
-/// What an arm is to the comparison.
+/// Role of an arm in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The mechanism is off.
     Before,
-    /// The mechanism as the thread had it.
+    /// The mechanism as published on the mailing list.
     Seed,
     /// The mechanism as Sheave has it.
     After,
-    /// One more way to do it.
+    /// A further variant.
     Other,
 }
 
-/// An arm.
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
 pub struct ArmInfo {
-    /// Short, for tables and legends: `before`, `seed`, `after`, `shared pool`. Also its name on the command line, with
-    /// `-` for spaces.
+    /// Short name for tables and legends: `before`, `seed`, `after`, `shared pool`. Also the name on the command line,
+    /// with `-` for spaces.
     #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
-    /// Its role.
     pub role: Role,
-    /// One sentence: the one thing that is changed.
+    /// One sentence that names the one thing changed in this arm.
     #[serde(deserialize_with = "serial::word")]
     pub what: &'static str,
 }
 
-/// What is measured.
+/// A measured figure.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Metric {
     /// `iops`, or the name of a gauge.
     #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
-    /// For an axis: `I/O per second`, `share of CPU time in the lock`.
+    /// Label of an axis: `I/O per second`, `share of CPU time in the lock`.
     #[serde(deserialize_with = "serial::word")]
     pub label: &'static str,
-    /// For figures: `IOPS`, `%`.
+    /// Unit of figures: `IOPS`, `%`.
     #[serde(deserialize_with = "serial::word")]
     pub unit: &'static str,
-    /// Whether more is better.
     pub more_is_better: bool,
 }
 
 impl Metric {
-    /// I/Os a second.
     pub const IOPS: Self = Self { name: "iops", label: "I/O per second", unit: "IOPS", more_is_better: true };
 
-    /// For an axis or a heading, with the unit where the label does not say it.
+    /// Returns the label for an axis or a heading, with the unit unless the label has it.
     pub fn title(&self) -> String {
         if self.name == Self::IOPS.name { self.label.into() } else { format!("{} ({})", self.label, self.unit) }
     }
 
-    /// Whether it is a percentage itself, whose change is told in points.
+    /// Returns true if the figure is a percentage, whose change is given in percentage points.
     pub fn in_points(&self) -> bool {
         self.unit == "%"
     }
 }
 
-/// Where the idea and the published figures come from.
+/// The mailing-list thread with the idea and the published figures.
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Seed {
-    /// Subject of the thread.
+    /// Subject line.
     #[serde(deserialize_with = "serial::word")]
     pub subject: &'static str,
-    /// Who sent it.
     #[serde(deserialize_with = "serial::word")]
     pub author: &'static str,
-    /// When: `2021-08-10`.
+    /// Date, as `2021-08-10`.
     #[serde(deserialize_with = "serial::word")]
     pub date: &'static str,
-    /// Message-ID of its first mail.
+    /// Message-ID of the first mail.
     #[serde(deserialize_with = "serial::word")]
     pub message_id: &'static str,
-    /// The command that it measured with.
+    /// Command of the published measurement.
     #[serde(deserialize_with = "serial::word")]
     pub command: &'static str,
-    /// The machine that it measured on, as far as it says so.
+    /// Machine of the published measurement, as far as the mails describe it.
     #[serde(deserialize_with = "serial::word")]
     pub machine: &'static str,
 }
 
-/// Published figures.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Published {
-    /// Without the patches.
+    /// Figure without the patches.
     pub before: f64,
-    /// With them.
+    /// Figure with the patches.
     pub after: f64,
-    /// The change as the thread gives it.
+    /// Change as the mails give it.
     pub change_percent: f64,
 }
 
-/// An axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Axis {
     /// `queue depth`.
     #[serde(deserialize_with = "serial::word")]
     pub label: &'static str,
-    /// `I/Os`, or nothing.
+    /// `I/Os`, or empty.
     #[serde(deserialize_with = "serial::word")]
     pub unit: &'static str,
-    /// How places lie on it.
     pub scale: AxisScale,
 }
 
-/// How places lie on an axis.
+/// Spacing of the places on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AxisScale {
-    /// Evenly.
+    /// Equal differences have equal width.
     Linear,
-    /// Each doubling as wide as the last.
+    /// Each doubling has the same width.
     Log2,
-    /// Side by side, without an order: bars.
+    /// Unordered places side by side, drawn as bars.
     Categories,
 }
 
-/// A check's outcome.
+/// Result of a check.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Check {
-    /// What must be: `after allocates nothing per I/O`.
+    /// The condition: `after allocates nothing per I/O`.
     pub name: String,
-    /// Whether it is.
     pub ok: bool,
-    /// The figures that it was decided by.
+    /// The figures that decided the check.
     pub detail: String,
 }
 
-/// How much is measured.
+/// Extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// All five within two minutes: few points, short turns.
+    /// All five experiments within two minutes: few points, short turns.
     Quick,
-    /// Everything.
+    /// All points and sweeps.
     Full,
 }

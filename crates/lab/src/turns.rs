@@ -1,18 +1,18 @@
-//! Arms of one point in turns, in balanced orders: A B D C, B C A D, C D B A, D A C B ...
+//! Turns of the arms of one point, in balanced orders: A B D C, B C A D, C D B A, D A C B ...
 //!
-//! Owns the order and what becomes of the figures; what a turn does is the arm's. The machine of a measurement is never
-//! quite quiet, and a disturbance lasts longer than a turn, so it hits the arms of a round alike.
+//! Owns the order of turns and the statistics over them. A machine is never quite quiet, and a disturbance lasts longer
+//! than a turn, so that it affects the arms of a round alike.
 //!
-//! Where an arm's memory happens to lie can decide more than what it does, so each round has arms of its own: they are
-//! made, warmed up, measured and dropped, and the interval covers that too.
+//! The address of an arm's memory can matter more than the mechanism that is measured. Each round therefore builds its
+//! arms anew, warms them up, measures and drops them, and the interval includes the effect of addresses.
 //!
 //! * I1. Each arm has one turn a round; a round that was cut short counts for none of them.
 //! * I2. The rounds are whole Williams squares (E. J. Williams, "Experimental designs balanced for the estimation of
 //!   residual effects of treatments", Australian Journal of Scientific Research A 2, 1949): each arm has each place in
-//!   a round equally often, and follows each other arm equally often. So what an arm leaves behind (a warm cache, a
-//!   clock frequency) falls on all others alike.
-//! * I3. The first arm takes part twice where a control is asked for: what it differs by from itself is what this
-//!   machine differs by.
+//!   a round equally often, and follows each other arm equally often. The after-effects of an arm (a warm cache, a
+//!   clock frequency) fall on all others alike.
+//! * I3. If a control is wanted, the first arm takes part twice. Its difference from itself is the noise of the
+//!   machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,63 +27,62 @@ use crate::point::Point;
 use crate::report::{ArmResult, Latency};
 use crate::terms::Metric;
 
-/// How long and how often.
+/// Number and length of the turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Rounds that count.
+    /// Rounds that are measured, at least.
     pub rounds: u32,
-    /// Time of a turn.
     pub turn: Duration,
 }
 
 impl Pace {
-    /// That of a run whose figures count, unless told otherwise: all experiments with all sweeps take less than 25
-    /// minutes by it (`the_turns_of_all_experiments_leave_time_for_the_rest`).
+    /// Pace of a run whose figures count. All experiments with all sweeps take less than 25 minutes at it
+    /// (`the_turns_of_all_experiments_leave_time_for_the_rest`).
     pub const FULL: Pace = Pace { rounds: 10, turn: Duration::from_millis(60) };
-    /// That of a run which claims nothing.
+    /// Pace of a quick run, whose figures decide nothing.
     pub const QUICK: Pace = Pace { rounds: 3, turn: Duration::from_millis(50) };
 
-    /// How long each arm runs before it counts.
+    /// Returns the time that each arm runs before it is measured.
     pub fn warm_up(&self) -> Duration {
         (self.turn / 4).min(Duration::from_millis(100))
     }
 
-    /// Rounds of a point with so many arms: as many as asked for, and then to the end of the Williams square. Fewer
-    /// than that many are no interval anyhow and stay as they are.
+    /// Returns the rounds of a point with `arms` arms: the wanted number, rounded up to whole Williams squares. Fewer
+    /// than `FEWEST` give no interval anyway and are not rounded.
     pub fn rounds_of(&self, arms: usize) -> u32 {
         let square = if arms.is_multiple_of(2) { arms } else { 2 * arms } as u32;
         if self.rounds < FEWEST { self.rounds } else { self.rounds.next_multiple_of(square.max(1)) }
     }
 
-    /// What a point takes for so many arms, setting up aside.
+    /// Returns the time of a point with `arms` arms, without building them.
     pub fn of_arms(&self, arms: usize) -> Duration {
         (self.warm_up() + self.turn) * self.rounds_of(arms) * arms as u32
     }
 }
 
-/// Rounds that give an interval at all; with fewer a control would say nothing.
+/// Fewest rounds that give an interval. With fewer a control would show nothing.
 pub const FEWEST: u32 = 6;
 
-/// The order of so many arms in a round: a row of a Williams square, and of its mirror when they are odd.
+/// Returns the order of the arms in a round: a row of a Williams square, or of its mirror image if `arms` is odd.
 pub fn order(arms: usize, round: usize) -> Vec<usize> {
-    // 0 1 n-1 2 n-2 ...: neighbours differ by each number once.
+    // 0 1 n-1 2 n-2 ...: the differences of neighbours are all distinct.
     let first = (0..arms).map(|place| if place % 2 == 1 { place.div_ceil(2) } else { (arms - place / 2) % arms });
     let mirrored = arms % 2 == 1 && round / arms % 2 == 1;
     let row = first.map(|arm| (arm + round) % arms);
     if mirrored { row.rev().collect() } else { row.collect() }
 }
 
-/// What a point gave.
+/// Results of a point.
 #[derive(Debug)]
 pub struct Measured {
-    /// In the order of the experiment's arms, `None` for those that take no part.
+    /// Results in the order of the experiment's arms, `None` for those that take no part.
     pub arms: Vec<Option<ArmResult>>,
-    /// The first arm's second self: ratios of I/Os a second to the first, one a round (I3).
+    /// A/A control: throughput of the first arm's second run over its first, one ratio per round (I3).
     pub control: Vec<f64>,
 }
 
-/// Measures the arms at a point, and the first of them twice when a `control` is asked for. `None` when it was stopped
-/// before the first round ended. `tick` is called after each turn.
+/// Measures the arms at a point. Calls `tick` after each turn. Returns `None` if the run was stopped before the first
+/// round ended.
 pub fn measure(
     lab: &Lab,
     experiment: &dyn Experiment,
@@ -109,28 +108,27 @@ pub fn measure(
     Ok(Some(Measured { arms: finish(&samples, metric, experiment.arms().len(), arms), control }))
 }
 
-/// What to measure.
+/// Description of a point to measure.
 #[derive(Clone, Copy)]
 pub struct What<'a> {
-    /// The figure.
+    /// The figure to compare.
     pub metric: Metric,
-    /// Where.
     pub point: &'a Point,
     /// The arms that take part, by index.
     pub arms: &'a [usize],
-    /// Whether the first of them is measured twice (I3).
+    /// True to measure the first arm twice (I3).
     pub control: bool,
 }
 
 impl What<'_> {
-    /// The arms, and the first once more.
+    /// Returns the arms, and the first one again if there is a control.
     fn with_control(&self) -> Vec<usize> {
         let again = self.arms.first().filter(|_| self.control);
         self.arms.iter().chain(again).copied().collect()
     }
 }
 
-/// One turn of each arm, in the order of `arms`; `None` when it was stopped.
+/// Runs one turn of each arm. Returns them in the order of `arms`, or `None` if the run was stopped.
 fn round(
     lab: &Lab,
     experiment: &dyn Experiment,
@@ -150,7 +148,7 @@ fn round(
     }
     for (run, &arm) in runs.iter_mut().zip(arms) {
         let warm = run.turn(TurnEnd::Time(pace.warm_up()));
-        // A turn that was cut short may have ended in any way.
+        // Checked before the result: an interrupted turn may have failed because of the interruption.
         if lab.stopped() {
             return Ok(None);
         }
@@ -174,7 +172,7 @@ fn round(
     Ok(Some(turns.into_iter().map(|turn| turn.expect("each arm had its turn (I1)")).collect()))
 }
 
-/// What the experiment's own ways cost in this round, in ns of time and of CPU time, by arm.
+/// Returns the experiment's overhead in this round by arm, in ns of time and of CPU time per I/O.
 fn ways(experiment: &dyn Experiment, point: &Point, arms: &[usize], turns: &[Turn]) -> [Vec<f64>; 2] {
     let spent: [fn(&Turn) -> u64; 2] = [|turn| turn.wall_ns, |turn| turn.cpu_ns];
     spent.map(|spent| {
@@ -186,7 +184,7 @@ fn ways(experiment: &dyn Experiment, point: &Point, arms: &[usize], turns: &[Tur
     })
 }
 
-/// What the turns of one arm gave, one figure a round.
+/// Figures of the turns of one arm, one per round.
 #[derive(Default)]
 struct Samples {
     values: Vec<f64>,
@@ -199,13 +197,13 @@ struct Samples {
 }
 
 impl Samples {
-    /// A turn, without what the experiment's own way took of the time and of the CPU time of each I/O.
+    /// Adds a turn, without the experiment's overhead in time and CPU time of each I/O.
     fn add(&mut self, turn: Turn, metric: Metric, [wall_way, cpu_way]: [f64; 2]) {
         let ios = turn.ios as f64;
         let iops = ios * 1e9 / turn.wall_ns as f64;
         let own_ns = turn.wall_ns as f64 / ios - wall_way;
         let value = match metric.name == Metric::IOPS.name {
-            // Where noise makes the way longer than the whole there is nothing to tell.
+            // Noise can make the overhead longer than the whole I/O; the value is then not a number.
             true => (own_ns > 0.0).then(|| 1e9 / own_ns),
             false => turn.gauges.get(metric.name).copied(),
         };
@@ -232,7 +230,7 @@ impl Samples {
         let medians = |map: &BTreeMap<&'static str, Vec<f64>>| {
             map.iter().map(|(&name, values)| (name, middle(values))).collect::<BTreeMap<_, _>>()
         };
-        // An arm that cannot tell the metric is compared in CPU time only.
+        // An arm without a value of the metric is compared in CPU time only.
         let told = |samples: &&Self| samples.values.iter().chain(&self.values).all(|value| value.is_finite());
         let how = if metric.in_points() { change_in_points } else { change };
         ArmResult {
@@ -254,7 +252,7 @@ impl Samples {
     }
 }
 
-/// Results in the order of the experiment's arms.
+/// Returns the results in the order of the experiment's arms.
 fn finish(samples: &[Samples], metric: Metric, all: usize, arms: &[usize]) -> Vec<Option<ArmResult>> {
     let base = arms.iter().position(|&arm| arm == 0);
     let mut results = vec![None; all];

@@ -1,14 +1,14 @@
-//! A flood of small work for worker pools: what `sheave-lab wq` and the experiment io-wq measure.
+//! A flood of small work items for worker pools, measured by `sheave-lab wq` and by the experiment io-wq.
 //!
-//! Owns what a flood is, and the pools that can take it; each turn has a pool and rings of its own. Does not decide in
-//! which order turns come.
+//! Owns the description of a flood, and the pools that can run it. Each turn makes a pool and rings of its own. The
+//! order of turns is the caller's.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`turn`] | one turn: submitters in step, each with the loop of all benches |
-//! | [`side`] | what is measured: the ring, the pool, earlier pools, the kernel |
-//! | [`pool_engine`], [`ring_engine`] | the loop's view of a pool, and of a ring |
-//! | [`arms`] | pools as they were before, kept for comparison |
+//! | [`side`] | the things measured: the ring, the pool, earlier pools, the kernel |
+//! | [`pool_engine`], [`ring_engine`] | the engines that let the loop drive a pool or a ring |
+//! | [`arms`] | earlier designs of the pool, kept for comparison |
 
 use sheave_base::sync::atomic::AtomicBool;
 use std::fmt;
@@ -26,37 +26,33 @@ pub mod turn;
 pub use side::Side;
 pub use turn::{PoolFigures, Turn};
 
-/// A flood.
 #[derive(Clone, Debug)]
 pub struct Flood {
-    /// Items in flight, a submitter.
+    /// Queue depth of each submitter.
     pub depth: u32,
-    /// Items handed over at once.
+    /// Items submitted together.
     pub batch: u32,
-    /// Most workers.
+    /// Maximum of workers.
     pub workers: u32,
-    /// Threads that queue.
     pub submitters: u32,
-    /// What an item does.
     pub work: Work,
-    /// Hashes; 0 for none.
+    /// Number of hashes over which the items are spread; 0 for items without a hash.
     pub hashed: u32,
-    /// How long a turn warms up.
     pub warm_up: Limit,
-    /// What ends a turn.
     pub turn: Limit,
-    /// The CPU of each submitter in turn; none for any.
+    /// CPUs of the submitters, assigned in turn; empty for no pinning.
     pub cpus: Vec<usize>,
-    /// CPUs of workers; none for any.
+    /// CPUs of the workers; empty for no pinning.
     pub worker_cpus: Vec<usize>,
-    /// No worker threads: the one submitter runs the items itself while it waits. For counting instructions.
+    /// True for a pool without worker threads: the one submitter runs the items while it waits. For counting
+    /// instructions.
     pub stepped: bool,
     /// Set by Ctrl-C.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Flood {
-    /// Whether a submitter and a worker can run at once: they have more than one CPU between them.
+    /// Returns true if submitters and workers have more than one CPU between them, so that both can run at once.
     pub fn has_cpus_for_both(&self) -> bool {
         let allowed = sheave_load::cpu::allowed();
         let or_all = |cpus: &[usize]| if cpus.is_empty() { allowed.clone() } else { cpus.to_vec() };
@@ -67,31 +63,27 @@ impl Flood {
     }
 }
 
-/// What ends a phase.
+/// End of a phase: the warm-up, or the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// A time.
     Time(Duration),
-    /// A number of items, of each submitter.
+    /// A number of items of each submitter.
     Items(u64),
 }
 
-/// What an item does.
+/// Work of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing.
     Nop,
-    /// Computes for this time.
     Spin(Duration),
-    /// Sleeps for this time.
     Sleep(Duration),
-    /// What a web server's workers do: of 8 items one waits for a connection, 50 us, and the others read or write what
-    /// is there, 2 us each.
+    /// The shape of a web server's workers: of 8 items one waits for a connection, 50 us, and the others read or write
+    /// available data, 2 us each.
     Http,
 }
 
 impl Work {
-    /// What the item in a slot does.
+    /// Returns the work of the item in a slot.
     pub fn of(self, slot: u32) -> Work {
         match self {
             Self::Http if slot.is_multiple_of(8) => Self::Sleep(Duration::from_micros(50)),
@@ -112,23 +104,23 @@ impl fmt::Display for Work {
     }
 }
 
-/// A pool, or a way to it.
+/// A pool of ours, or a ring over one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// A ring's own way: SQEs with IOSQE_ASYNC, results as CQEs.
+    /// A ring: SQEs with IOSQE_ASYNC, results as CQEs.
     Ring,
-    /// The pool that rings use, without a ring.
+    /// The pool that rings use, without a ring: one queue per submitter, with stealing.
     Stealing,
-    /// One list under one lock, flags read where they are needed: as the kernel's io-wq was.
+    /// One list under one lock, flags read at each use, as in the kernel's io-wq before the patch.
     OneList,
-    /// One list under one lock, the flags of an item read once, when it is taken.
+    /// One list under one lock, the flags of an item read once when it is taken.
     FlagsOnce,
-    /// A list a worker, submitters going round, nobody helps anybody.
+    /// One list per worker, filled round-robin by submitters; no stealing.
     Sharded,
 }
 
 impl Arm {
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",

@@ -1,18 +1,18 @@
-//! `sheave-lab` from outside: its JSON, its page, what it refuses, and Ctrl-C. Built without `--cfg sheave_lab` it says
-//! how it is built.
+//! Tests `sheave-lab` as a program: its JSON, its page, its refusals, and Ctrl-C. Built without `--cfg sheave_lab` it
+//! prints how to build it.
 
 use std::process::{Command, Output, Stdio};
 
-/// The program, with arguments separated by blanks.
+/// Makes a command of the program, with arguments separated by blanks.
 fn lab(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sheave-lab"));
     command.args(line.split_whitespace());
     command
 }
 
-/// What a finished run said.
+/// Output of a finished run.
 struct Said {
-    /// -1 when a signal ended it.
+    /// Exit code, or -1 if a signal ended the run.
     code: i32,
     out: String,
     err: String,

@@ -1,4 +1,4 @@
-//! The program that simulates cache lines, as the lab starts it.
+//! Tests the program that simulates cache lines, started as the lab starts it.
 #![cfg(sheave_lab)]
 
 use std::process::{Command, Output};

@@ -1,11 +1,11 @@
-//! The public names of a library as text, one line a name, from the pages that rustdoc made of it.
+//! The public names of a library as text, one line per name, from the pages that rustdoc made.
 //!
-//! Owns the reading of those pages. rustdoc's JSON would be the better source, but no stable compiler writes it; what a
-//! page has of an item is its declaration as code, the methods of its inherent implementations, and the heads of its
-//! trait implementations, each in an element that a class or an id names. Called by [`super`].
+//! Owns the parsing of the pages. rustdoc's JSON would be the better source, but a stable compiler does not write it. A
+//! page has the declaration of an item as code, the methods of its inherent implementations, and the heads of its trait
+//! implementations, each in an element with a known class or id. Called by [`super`].
 //!
-//! Invariant L1: an element that is not found is an error, never an item without methods: with another rustdoc this
-//! fails rather than shrinking the listing. The tests of [`super`] name what must be in it.
+//! Invariant L1: a missing element is an error, and never an item without methods. Another rustdoc then fails the
+//! check, where it would otherwise shorten the listing. The tests of [`super`] name lines that must be in it.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::rules;
 
-/// What kinds of item have a page of their own: the beginning of its file's name, and whether it has methods.
+/// Kinds of items that have a page of their own: the start of the file's name, and whether the page lists methods.
 const KINDS: &[(&str, bool)] = &[
     ("struct", true),
     ("enum", true),
@@ -27,7 +27,7 @@ const KINDS: &[(&str, bool)] = &[
     ("macro", false),
 ];
 
-/// The listing of the crate whose pages are in `dir`, and the names in it that have no documentation.
+/// Returns the listing of the crate whose pages are in `dir`, and the names in it that have no documentation.
 pub fn read(dir: &Path, name: &str) -> Result<(String, Vec<String>)> {
     let (mut items, mut undocumented) = (Vec::new(), Vec::new());
     walk(dir, name, &mut items, &mut undocumented)?;
@@ -36,7 +36,7 @@ pub fn read(dir: &Path, name: &str) -> Result<(String, Vec<String>)> {
     Ok((items.into_iter().map(|(_, text)| text).collect(), undocumented))
 }
 
-/// Adds the items of one module: its path, and its lines; and what is undocumented.
+/// Adds the items of one module, each with its path and lines, and the undocumented names.
 fn walk(dir: &Path, path: &str, items: &mut Vec<(String, String)>, undocumented: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
         let entry = entry?;
@@ -57,7 +57,7 @@ fn walk(dir: &Path, path: &str, items: &mut Vec<(String, String)>, undocumented:
     Ok(())
 }
 
-/// The lines of one page.
+/// Returns the lines of one page.
 fn lines_of(html: &str, has_methods: bool) -> Result<Vec<String>> {
     let from = html.find("rust item-decl\"><code>").context("no declaration: is this rustdoc's page of an item?")?;
     let (declaration, rest) = html[from..].split_once("</code></pre>").context("a declaration without an end")?;
@@ -86,14 +86,14 @@ fn lines_of(html: &str, has_methods: bool) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// What stands between the list of this id and the next heading of its rank.
+/// Returns the text between the list with this id and the next heading of its rank.
 fn list<'a>(html: &'a str, id: &str) -> Option<&'a str> {
     let from = html.find(&format!("id=\"{id}\""))?;
     let rest = &html[from..];
     Some(&rest[..rest.find("<h2 id=").unwrap_or(rest.len())])
 }
 
-/// The code in the heads (`h3` or `h4`) of sections that begin with this.
+/// Returns the code in the heads (`h3` or `h4`) of sections that begin with `section`.
 fn heads<'a>(html: &'a str, section: &'a str, rank: &'a str) -> impl Iterator<Item = String> + 'a {
     html.match_indices(section).filter_map(move |(at, _)| {
         let open = format!("<{rank} class=\"code-header\">");
@@ -102,8 +102,8 @@ fn heads<'a>(html: &'a str, section: &'a str, rank: &'a str) -> impl Iterator<It
     })
 }
 
-/// HTML without its tags, and with characters in the place of their names. The words of a fold ("Show 23 fields") and
-/// the links to notable traits are no code.
+/// Returns the text of HTML: without tags, and with characters for entities. Skips the words of a fold ("Show 23
+/// fields") and the links to notable traits, which are no code.
 fn text_of(html: &str) -> String {
     let mut text = String::with_capacity(html.len());
     let mut rest = html;
@@ -128,7 +128,7 @@ fn text_of(html: &str) -> String {
     text
 }
 
-/// An attribute is an element, and ends its line.
+/// Moves the text of an attribute, which is an element of its own, and ends its line.
 fn newline_after<'a>(text: &mut String, rest: &'a str) -> &'a str {
     let (attribute, after) = rest.split_once("</div>").unwrap_or((rest, ""));
     text.push_str(&text_of(attribute));

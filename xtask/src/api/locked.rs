@@ -1,10 +1,11 @@
-//! The packages that a program which depends on the library has in its lock file, with all features of the library.
+//! The packages in the lock file of a program that depends on the library, with all features of the library.
 //!
-//! Audits, licence checks and `cargo vendor` look at each of them, whether it is ever built or not: also at those of
-//! other systems and of every `cfg`. Dependencies of tests are not among them.
+//! Audits, licence checks and `cargo vendor` treat all packages of a lock file, also those that are never built:
+//! packages for other systems and of every `cfg`. Dependencies of tests are not among them.
 //!
-//! Read from this repository's own lock file: of a crate of the workspace the entries under its dependencies count, of
-//! others all that the lock file names. That may be more than another program has, and never less.
+//! Parsed from this repository's own lock file. Of a crate of the workspace the entries under its dependencies count,
+//! of other crates all dependencies in the lock file. The result may have more packages than a program's own, and never
+//! fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +13,22 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace::{self, Entry};
 
-/// Most packages that may be there. Who needs one more says why in the commit that raises this.
+/// Most packages that are allowed. The commit that raises the number must give the reason.
 const MOST: usize = 34;
-/// What every such list has: without these the files are read wrongly.
+/// Packages that every list has. A list without them was parsed wrongly.
 const PRESENT: &[&str] = &["sheave-base", "sheave-vol", "libc", "rustix", "linux-raw-sys"];
 
-/// A package of a lock file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Package {
     name: String,
     version: String,
-    /// It comes from elsewhere.
+    /// True for a package outside the workspace.
     is_foreign: bool,
-    /// Names, with versions where there are several of a name.
+    /// Names of packages, with a version if several have the name.
     dependencies: Vec<String>,
 }
 
-/// The packages in the lock files of those who depend on the library, as names with versions.
+/// Returns the packages in the lock file of a program that depends on the library, as names with versions.
 pub fn packages() -> Result<BTreeSet<String>> {
     let lock = std::fs::read_to_string(workspace::root().join("Cargo.lock")).context("reading Cargo.lock")?;
     let mut manifests = BTreeMap::new();
@@ -46,7 +46,7 @@ pub fn packages() -> Result<BTreeSet<String>> {
     reached(&parse(&lock), &manifests, "sheave")
 }
 
-/// That there are no more than there may be.
+/// Checks the number of packages, and returns it.
 pub fn check() -> Result<usize> {
     let packages = packages()?;
     let many = packages.len();
@@ -83,7 +83,7 @@ fn parse(lock: &str) -> Vec<Package> {
     packages
 }
 
-/// All that one package needs, with itself.
+/// Returns all packages that `from` needs, itself included.
 fn reached(packages: &[Package], manifests: &BTreeMap<String, Vec<Entry>>, from: &str) -> Result<BTreeSet<String>> {
     let find = |wanted: &str| {
         let mut words = wanted.split(' ');
@@ -106,7 +106,7 @@ fn reached(packages: &[Package], manifests: &BTreeMap<String, Vec<Entry>>, from:
     Ok(found)
 }
 
-/// Whether a manifest has a package under its dependencies, of any target.
+/// Returns true if a manifest has a package under its dependencies, of any target.
 fn depends(entries: &[Entry], name: &str) -> bool {
     let counts = |section: &str| {
         let kind = section.rsplit_once("'.").map_or(section, |(_, kind)| kind);

@@ -1,15 +1,15 @@
-//! What every public name of the library must be: documented, free to grow, and typed.
+//! Rules for every public name of the library: documented, extensible, and typed.
 //!
-//! Owns four rules, on what [`listing`](super::listing) reads:
+//! Owns four rules on the text that [`listing`](super::listing) makes:
 //! - R1: an item, its methods, fields and variants have documentation on the page that users see, whichever crate
-//!   defines them: the lint `missing_docs` of the facade does not see what is re-exported, and inside the crates a name
-//!   that says all has no comment.
-//! - R2: a struct with public fields and an enum are `#[non_exhaustive]`, but for those in [`CLOSED`].
-//! - R3: flags and errnos have types of their own, but for the kernel's layouts (`raw`).
-//! - R4: every type in a declaration, a method or the head of an implementation has a name in the library, or is one of
-//!   [`STANDARD`] or [`NAMELESS`]: what has none, no program can make or keep.
+//!   defines them. The lint `missing_docs` of the facade does not check re-exported items, and inside the crates an
+//!   item with a clear name has no comment.
+//! - R2: a struct with public fields and an enum are `#[non_exhaustive]`, except for those in [`CLOSED`].
+//! - R3: flags and errnos have types of their own, except for the kernel's layouts (`raw`).
+//! - R4: every type in a declaration, a method or the head of an implementation has a name in the library, or is in
+//!   [`STANDARD`] or [`NAMELESS`]. A program cannot make or store a value of a type without a name.
 
-/// What will never have more fields (R2), and why.
+/// Types that will never have more fields or variants (R2), with the reason.
 const CLOSED: &[(&str, &str)] = &[
     ("sheave::Errno", "a number"),
     ("sheave::FixedFile", "a number"),
@@ -75,11 +75,11 @@ const STANDARD: &[&str] = &[
     "Vec",
 ];
 
-/// What has no name in the library on purpose (R4), and why.
+/// Types that have no name in the library on purpose (R4), with the reason.
 const NAMELESS: &[(&str, &str)] =
     &[("Sealed", "so that no other type is an operation"), ("Histogram", "it has the name Latencies")];
 
-/// Where on a page something begins that has documentation of its own. A field of a variant has the prefix of its
+/// Beginnings of the parts of a page that have documentation of their own. A field of a variant has the prefix of its
 /// variant.
 const DEFINED: &[&str] = &[
     "<section id=\"method.",
@@ -90,7 +90,7 @@ const DEFINED: &[&str] = &[
     "<span id=\"structfield.",
 ];
 
-/// Names on the page of one item that have no documentation (R1).
+/// Returns the names on the page of one item that have no documentation (R1).
 pub fn undocumented(html: &str, item: &str) -> Vec<String> {
     let own =
         ["trait-implementations", "deref-methods", "foreign-impls", "implementors"].map(|id| format!("<h2 id=\"{id}"));
@@ -110,7 +110,7 @@ pub fn undocumented(html: &str, item: &str) -> Vec<String> {
     parts.filter(|(_, text)| !text.contains("class=\"docblock\">")).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Types in the listing that no program can name (R4), one line each.
+/// Returns the types in the listing that no program can name (R4), one line each.
 pub fn unnameable(listing: &str) -> Vec<String> {
     let heads = || {
         listing.split("\n\n").filter_map(|item| item.lines().find(|line| !(line.is_empty() || line.starts_with('#'))))
@@ -135,7 +135,7 @@ pub fn unnameable(listing: &str) -> Vec<String> {
     found
 }
 
-/// The words of a line that begin as types do, but for a variant at its beginning, and for what a path leads to.
+/// Returns the words of a line that look like types. Skips a variant at its beginning, and the names behind a path.
 fn types_in(line: &str) -> impl Iterator<Item = &str> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let words = line.split(move |letter: char| !is_part(letter)).filter(|word| !word.is_empty());
@@ -145,7 +145,7 @@ fn types_in(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What in the listing breaks R2, R3 or R4, one line each.
+/// Returns the violations of R2, R3 and R4 in the listing, one line each.
 pub fn broken(listing: &str) -> Vec<String> {
     let mut found = unnameable(listing);
     for item in listing.split("\n\n") {
@@ -178,7 +178,7 @@ pub fn broken(listing: &str) -> Vec<String> {
     found
 }
 
-/// Whether a line has an integer that stands for flags or for an errno (R3). Conversions from and to bits are meant.
+/// Returns true if a line has an integer for flags or for an errno (R3). Conversions from and to bits are allowed.
 fn is_bare(line: &str) -> bool {
     let integers = ["u8", "u16", "u32", "u64", "i32", "i64", "usize"];
     let typed = |name: &str| integers.iter().any(|integer| line.contains(&format!("{name}: {integer}")));

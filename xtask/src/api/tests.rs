@@ -1,4 +1,4 @@
-//! The listing reads what rustdoc writes; the comparison tells each change.
+//! Tests of parsing rustdoc's pages, and of the comparison of two listings.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn sheave::f
 #[test]
 fn a_listing_that_is_the_same_passes() {
     compare(KEPT, KEPT).expect("no change");
-    // The compiler alone is no change.
+    // Another compiler alone is no change.
     compare(KEPT, &KEPT.replace("1.0.0", "2.0.0")).expect("no change");
 }
 
@@ -47,7 +47,7 @@ fn volumes_under_rings_are_told() {
     assert!(crates_of("sheave v0.1.0\n").is_err(), "a tree that was not read");
 }
 
-/// A page as rustdoc 1.95 writes one, cut down to what is read.
+/// A page of rustdoc 1.95, cut down to the parsed elements.
 const PAGE_OF_A: &str = include_str!("page.html");
 
 fn listed(page: &str) -> Result<String> {

@@ -1,4 +1,4 @@
-//! Unit tests: no crate with unsafe code is forgotten, and what is left to the nightly run exists.
+//! Tests that every crate with unsafe code is in a run, and that the crates left to the nightly run exist.
 
 use super::*;
 

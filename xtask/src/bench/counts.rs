@@ -1,6 +1,6 @@
-//! What can be counted: instructions and system calls an I/O, CPU time of a ring that waits, time of a build.
+//! Counts: instructions and system calls per I/O, CPU time of a waiting ring, duration of a build.
 //!
-//! Counts an I/O are the difference between a long and a short run, so that start and end fall out.
+//! Counts per I/O are the difference between a long and a short run, without the start and the end of the program.
 
 use std::fs;
 use std::process::Command;
@@ -17,10 +17,10 @@ use crate::{budgets, workspace};
 /// The file of the cases with a file. The sections that time `file:` have a larger one of their own.
 pub(super) const IMAGE: &str = "target/counts.img";
 
-/// What the cases with a file run on.
+/// File and size for the cases with a file.
 const FILE: &str = "target/counts.img,size=64M";
 
-/// What is run under strace: the arguments of `sheave bench`.
+/// Arguments of `sheave bench` for the runs under strace.
 const SYSTEM_CALLS: &[&str] = &[
     "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll",
     "ram:size=64M --rw randread --bs 512 --depth 128 --batch 32 --poll",
@@ -28,10 +28,11 @@ const SYSTEM_CALLS: &[&str] = &[
     "file:target/counts.img,size=64M --rw randread --bs 4k --depth 32 --batch 16",
 ];
 
-/// A ring that waits nearly all of the time, and for how long.
+/// Arguments of a ring that waits nearly all of the time, and the seconds of its run.
 const IDLE: (&str, u64) = ("null:size=1T,latency=1s --depth 1 --batch 1 --runtime 10s", 10);
 
-/// What an I/O was to cost at most: the way in words, the aim, the case, and one whose instructions are taken off.
+/// Aims for the instructions per I/O: the path in words, the aim, the case, and a case whose instructions are
+/// subtracted.
 pub const AIMS: &[(&str, u32, &str, &str)] = &[
     ("`null:`, 512 B, depth 128, batch 32, all statistics on", 178, "null-read-d128-b32", ""),
     ("tracing on, more than off", 25, "null-read-d128-b32-traced", "null-read-d128-b32"),
@@ -43,7 +44,7 @@ pub const AIMS: &[(&str, u32, &str, &str)] = &[
     ("`file:`, depth 1, between two system calls", 1_000, "file-read-4k-d1", ""),
 ];
 
-/// The table of aims. What is above its aim stands out.
+/// Returns the table of aims. Instructions above their aim are in bold.
 pub fn aims() -> Result<String> {
     let mut lines = vec!["| way | aim | now | command |".to_owned(), "|---|---:|---:|---|".to_owned()];
     budgets::build(Profile::Release)?;
@@ -60,7 +61,7 @@ pub fn aims() -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// The case of budgets with this name, and the words that its program is run with.
+/// Returns the arguments with which a case of the budgets runs its program.
 pub fn case_words(name: &str) -> Result<String> {
     let case = CASES.iter().find(|case| case.name == name).with_context(|| format!("no case {name}"))?;
     Ok(arguments(&case.on(FILE), "IOS").join(" "))
@@ -72,13 +73,13 @@ fn case_per_io(name: &str) -> Result<f64> {
 }
 
 fn per_io(words: &str) -> Result<f64> {
-    // The first run may make the file.
+    // The first run may create the file, so that it is not counted.
     instructions(words, 1_024)?;
     let (short, long) = SHORT_LONG;
     Ok(hot_loop::per_io(instructions(words, short)?, instructions(words, long)?))
 }
 
-/// CPU, kernel and compiler, in one line.
+/// Returns CPU, kernel and compiler in one line.
 pub fn machine() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).and_then(|line| line.split_once(": "));
@@ -94,7 +95,7 @@ pub fn machine() -> Result<String> {
     Ok(format!("{model}, {cpus} CPUs{virtual_machine}, Linux {}, {}.", kernel.trim(), rustc.trim()))
 }
 
-/// The table of counts.
+/// Returns the table of counts.
 pub fn table() -> Result<String> {
     let mut lines = vec!["| what | value | command |".to_owned(), "|---|---:|---|".to_owned()];
     budgets::build(Profile::Release)?;
@@ -106,9 +107,9 @@ pub fn table() -> Result<String> {
         lines.push(format!("| instructions an I/O | {value:.0} | `{under} {words}` |"));
     }
     for row in SYSTEM_CALLS {
-        // The first run may make the file.
+        // The first run may create the file, so that it is not counted.
         system_calls(row, 1_000)?;
-        // Rounded first: the difference of two runs may be just below zero, and adding 0.0 takes its sign off.
+        // The difference of two runs may be just below zero. Rounding makes that -0.0, and adding 0.0 removes the sign.
         let (short, long) = SHORT_LONG;
         let value = hot_loop::per_io(system_calls(row, short)?, system_calls(row, long)?);
         let value = (value * 1000.0).round() / 1000.0 + 0.0;
@@ -132,7 +133,7 @@ fn instructions(words: &str, ios: u64) -> Result<u64> {
     parse_instructions(&errors).with_context(|| format!("valgrind gave no count:\n{errors}"))
 }
 
-/// `==12== I   refs:      44,389,419`
+/// Parses `==12== I refs: 44,389,419`.
 pub fn parse_instructions(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains("refs:"))?;
     line.rsplit(' ').next()?.replace(',', "").parse().ok()
@@ -149,7 +150,7 @@ fn system_calls(row: &str, ios: u64) -> Result<u64> {
     parse_calls(&text).with_context(|| format!("strace gave no total:\n{text}"))
 }
 
-/// `100.00    0.003443          23       148         1 total`
+/// Parses `100.00 0.003443 23 148 1 total`.
 pub fn parse_calls(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.trim_end().ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()
@@ -160,7 +161,7 @@ fn tool(name: &str) -> Result<std::path::PathBuf> {
     tools::find(name).with_context(|| format!("{name} is missing: {}", cure()))
 }
 
-/// `sheave bench` with a number of I/Os, run by `command`.
+/// Appends `sheave bench` with a number of I/Os to a command that runs it.
 fn wrap(mut command: Command, row: &str, ios: u64) -> Command {
     let sheave = sheave(row);
     command.current_dir(workspace::root()).arg(sheave.get_program()).args(sheave.get_args());
@@ -168,7 +169,7 @@ fn wrap(mut command: Command, row: &str, ios: u64) -> Command {
     command
 }
 
-/// CPU time of a run, all of it.
+/// Returns the CPU time of a whole run.
 fn idle(row: &str) -> Result<Duration> {
     let before = children()?;
     let mut command = sheave(row);
@@ -178,20 +179,20 @@ fn idle(row: &str) -> Result<Duration> {
     Ok(children()?.saturating_sub(before))
 }
 
-/// CPU time of this process's children that have ended, in steps of 10 ms.
+/// Returns the CPU time of ended child processes, in steps of 10 ms.
 fn children() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
     parse_children(&stat).context("/proc/self/stat has other fields than expected")
 }
 
-/// Fields 16 and 17 (see proc(5)), counted behind the name, which may hold anything.
+/// Parses fields 16 and 17 (see proc(5)), counted behind the name, which may contain any character.
 pub fn parse_children(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let field = |at: usize| fields.split_whitespace().nth(at)?.parse::<u64>().ok();
     Some(Duration::from_millis((field(13)? + field(14)?) * 10))
 }
 
-/// The table of build times.
+/// Returns the table of build times.
 pub fn build() -> Result<String> {
     let dir = workspace::target_dir().join("bench-build");
     let _ = fs::remove_dir_all(&dir);

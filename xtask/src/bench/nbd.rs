@@ -1,9 +1,9 @@
-//! `nbd:` as a client, beside fio's engine of NBD and nbdcopy, on the same server.
+//! `nbd:` as a client, beside fio's NBD engine and nbdcopy, on the same server.
 //!
-//! Owns the list of cases. The server is nbdkit with memory on the first CPU, the clients take turns on the second. CPU
-//! times are those of the client's process, from its start to its end, as the shell tells them; requests those that it
-//! reports. Copies go between the server and a file in memory: the image that `nbdcopy` reads or writes, and the pool
-//! that has the volume.
+//! Owns the list of cases. The server is nbdkit with memory on the first CPU, and the clients take turns on the second.
+//! CPU times are those of the client's process from start to end, as the shell prints them. Requests are those that the
+//! client reports. Copies run between the server and a file in memory: the image that `nbdcopy` reads or writes, and
+//! the pool with the volume.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ use super::table::{self, median};
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
-/// What it is compared with.
+/// Tools of the comparison.
 const TOOLS: [Tool; 3] = [
     Tool { name: "nbdkit", packages: &["nbdkit"], why: "serves memory" },
     Tool { name: "fio", packages: &["fio"], why: "asks by its engine of NBD" },
@@ -29,10 +29,10 @@ const SERVER: Server =
 
 /// Bytes of the export.
 const SIZE: f64 = (256 << 20) as f64;
-/// What a turn of requests takes, in seconds.
+/// Seconds of a turn of requests.
 const SECONDS: &str = "1";
 
-/// A row of requests: how many times the requests of a second of the client's CPU time, and of a second at least.
+/// A row of requests, with the least ratios to the peer: requests per second of CPU time, and requests per second.
 struct Case {
     name: &'static str,
     rw: &'static str,
@@ -48,14 +48,14 @@ const CASES: [Case; 4] = [
     Case { name: "4k random writes, depth 1", rw: "randwrite", depth: 1, cpu: 1.0, rate: 1.0 },
 ];
 
-/// What a client took.
+/// Output and times of a client.
 pub(super) struct Took {
     printed: String,
     cpu_seconds: f64,
     seconds: f64,
 }
 
-/// The table: medians of so many turns, of the cases whose names contain the filter.
+/// Returns the table: medians of `rounds` turns, of the cases whose names contain `filter`.
 pub fn table(rounds: usize, filter: &str) -> Result<String> {
     cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"]))?;
     Installer::host().ensure(&TOOLS);
@@ -85,10 +85,10 @@ fn uri(server: &Running) -> String {
     format!("nbd+unix:///?socket={}", server.dir.join("s").display())
 }
 
-/// The second CPU.
+/// The CPU of the clients.
 const SECOND: &str = "1";
 
-/// Runs a script on these CPUs, and takes its CPU time.
+/// Runs a script on these CPUs. Returns its output and its times.
 pub(super) fn client(cpus: &str, dir: &Path, script: &str) -> Result<Took> {
     let timed = format!("TIMEFORMAT='took %U %S %R'; time {{ {script}; }}");
     let mut command = Command::new("taskset");
@@ -101,7 +101,8 @@ pub(super) fn client(cpus: &str, dir: &Path, script: &str) -> Result<Took> {
     Ok(Took { printed, cpu_seconds: user + system, seconds })
 }
 
-/// Medians of so many turns of `sheave bench` and of fio, on these CPUs: requests a second, and a second of CPU time.
+/// Runs `sheave bench` and fio in turns on these CPUs. Returns the medians of requests a second and per second of CPU
+/// time.
 pub(super) fn in_turns(
     rounds: usize,
     cpus: &str,
@@ -148,9 +149,9 @@ fn requests(case: &Case, server: &Running, sheave: &str, rounds: usize) -> Resul
     ))
 }
 
-/// Requests and seconds of a line of fio's terse output, version 3.
+/// Parses requests and seconds from a line of fio's terse output, version 3.
 pub(super) fn terse(line: &str, writes: bool) -> Option<(f64, f64)> {
-    // Fields of a direction: KiB, KiB a second, requests a second, milliseconds; reads begin at the sixth.
+    // Fields of a direction: KiB, KiB a second, requests a second, milliseconds. Reads begin at the sixth field.
     let at = if writes { 46 } else { 5 };
     let fields: Vec<&str> = line.lines().find(|line| line.starts_with("3;"))?.split(';').collect();
     let number = |at: usize| fields.get(at)?.parse::<f64>().ok();

@@ -1,6 +1,6 @@
-//! Putting a section into its page, between its markers `bench:NAME` and `/bench`.
+//! Writes a section into its page, between its markers `bench:NAME` and `/bench`.
 //!
-//! Everything outside of the markers is written by people and stays as it is.
+//! Text outside the markers is written by people and stays unchanged.
 
 use std::fs;
 
@@ -19,11 +19,11 @@ pub fn write(path: &str, name: &str, text: &str) -> Result<()> {
     fs::write(&file, page).with_context(|| format!("writing {path}"))
 }
 
-/// The page with another text, set off by empty lines, between the markers of `name`; `None` when it has none.
+/// Returns the page with `text` between the markers of `name`, set off by empty lines; `None` without such markers.
 pub fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let start = format!("<!-- bench:{name} -->\n");
     let (before, after) = page.split_once(start.as_str())?;
     let (old, rest) = after.split_once(END)?;
-    let other = old.contains("<!-- bench:"); // the end marker is another section's
+    let other = old.contains("<!-- bench:"); // the end marker belongs to another section
     (!other).then(|| format!("{before}{start}\n{text}\n{END}{rest}"))
 }

@@ -1,11 +1,11 @@
-//! Thin volumes beside what else gives thin space on this machine: files of ext4 and XFS, a qcow2 image.
+//! Thin volumes beside other thin space on this machine: files of ext4 and XFS, a qcow2 image.
 //!
-//! Owns the loop device that all of them lie on in turns, and the commands. fio drives the files, `sheave bench` the
-//! volume. Of the image there are two columns: `qemu-io` writes at random places as the others do, 16 at a time, which
-//! all end before the next begin; `qemu-img bench` keeps 16 under way and takes strides instead.
+//! Owns the loop device that each of them uses in turn, and the commands. fio drives the files, `sheave bench` the
+//! volume. The image has two columns: `qemu-io` writes at random places as the others do, 16 at a time, which all end
+//! before the next begin; `qemu-img bench` keeps 16 in flight, at a fixed stride.
 //!
-//! - P1: what the machine lacks is told before anything is written: tools that cannot be installed, root (for the loop
-//!   device and mounts), space.
+//! - P1: missing requirements are reported before anything is written: tools that cannot be installed, root (for the
+//!   loop device and mounts), space.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,28 +19,28 @@ use sheave_testkit::tools::{Tool, lookup};
 use super::{program, table};
 use crate::{cargo, workspace};
 
-/// What only this comparison needs; the others are in the table of the tests' tools.
+/// A tool of this comparison only. The others are in the table of the tests' tools.
 const XFS: Tool =
     Tool { name: "mkfs.xfs", packages: &["xfsprogs"], why: "makes the XFS file system beside which we are" };
 
-/// What all of them lie on; written once, so that the file system under it has nothing to allocate.
+/// The image under the loop device. Written once, so that the file system below it has nothing to allocate.
 const IMAGE: &str = "target/peers.img";
 const IMAGE_BYTES: &str = "5G";
-/// What is to be free below `target`, in MiB.
+/// Free space needed below `target`, in MiB.
 const FREE_MIB: u64 = 6 << 10;
-/// What `qemu-io` is to do.
+/// File with the commands for `qemu-io`.
 const COMMANDS: &str = "target/peers.qemu-io";
-/// Writes into space that was never written: random over 4 GiB, or a stride of 17 blocks for `qemu-img bench`.
+/// Writes into space that was never written: random over 4 GiB, or at a stride of 17 blocks for `qemu-img bench`.
 const FIRST_WRITES: u64 = 40000;
 
-/// One kind of thin space.
+/// A kind of thin space.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Volume,
     Ext4,
     Xfs,
     Qcow2,
-    /// Driven by `qemu-img bench`.
+    /// A qcow2 image driven by `qemu-img bench`.
     Strides,
 }
 
@@ -52,7 +52,7 @@ const SIDES: [(Side, &str); 5] = [
     (Side::Strides, "qcow2, `qemu-img bench`"),
 ];
 
-/// What is done to it.
+/// A kind of write.
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
     Holes,
@@ -68,7 +68,7 @@ const WORKS: [(Work, &str); 4] = [
     (Work::Durable, "overwrites, durable each (O_DSYNC, FUA), depth 1"),
 ];
 
-/// The table: medians of so many turns.
+/// Returns the table: medians of `rounds` turns.
 pub fn table(rounds: usize) -> Result<String> {
     require_machine()?;
     let bench = Bench::new()?;
@@ -94,7 +94,7 @@ pub fn table(rounds: usize) -> Result<String> {
     Ok(text)
 }
 
-/// Everything that the comparison needs is here (P1): the tools are installed where that is allowed.
+/// Checks the requirements (P1), and installs missing tools if that is allowed.
 fn require_machine() -> Result<()> {
     let of_tests = ["fio", "mkfs.ext4", "qemu-img", "qemu-io"].map(|name| lookup(name).copied());
     let tools: Vec<Tool> = of_tests.into_iter().flatten().chain([XFS]).collect();
@@ -114,7 +114,7 @@ fn require_machine() -> Result<()> {
     Ok(())
 }
 
-/// The loop device and the place where file systems on it are mounted; both go when this is dropped.
+/// The loop device, and the directory where its file systems are mounted. Both are removed on drop.
 struct Bench {
     device: String,
     mount: PathBuf,
@@ -135,7 +135,7 @@ impl Bench {
         Ok(Self { device: device.trim().into(), mount })
     }
 
-    /// Everything that is done to one side, with the rows it belongs to.
+    /// Measures all kinds of write on one side. Returns the results with their rows.
     fn turn(&self, side: Side) -> Result<Vec<(usize, f64)>> {
         self.set_up(side)?;
         let mut results = Vec::new();
@@ -171,7 +171,7 @@ impl Bench {
             sh(&format!(
                 "qemu-img create -q -f qcow2 {mount}/new 4G && qemu-img create -q -f qcow2 {mount}/full 512M"
             ))?;
-            // A write of every cluster, so that what follows overwrites.
+            // Writes every cluster, so that later writes are overwrites.
             sh(&format!("qemu-img bench -q -w -f qcow2 -t none -d 8 -s 1M -S 1M -c 512 {mount}/full"))?;
         }
         Ok(())
@@ -237,7 +237,7 @@ impl Bench {
         std::fs::write(&commands, qemu_io(work == Work::Durable, bytes, count)).context("the commands of qemu-io")?;
         let mount = self.mount.display();
         let begun = Instant::now();
-        // What it prints are its prompts, and errors.
+        // Prints its prompts, and errors.
         let said = sh(&format!("qemu-io -f qcow2 -t {cache} -i io_uring {mount}/{image} < {COMMANDS}"));
         let seconds = begun.elapsed().as_secs_f64();
         let _ = std::fs::remove_file(commands);
@@ -265,14 +265,14 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Whatever of it is there: a failure left a message of its own.
+        // Each step may fail after an incomplete setup, whose error was already reported.
         let _ = self.unmount();
         let _ = sh(&format!("losetup --detach {}", self.device));
         let _ = std::fs::remove_file(workspace::root().join(IMAGE));
     }
 }
 
-/// Commands for `qemu-io`: writes at random places, one at a time or 16 at once.
+/// Returns commands for `qemu-io`: writes at random places, one at a time or 16 at once.
 pub(super) fn qemu_io(one_at_a_time: bool, bytes: u64, count: u64) -> String {
     let mut text = String::new();
     for number in 1..=count {
@@ -285,14 +285,14 @@ pub(super) fn qemu_io(one_at_a_time: bool, bytes: u64, count: u64) -> String {
     text
 }
 
-/// A number that looks random, and is the same in each run (the finalizer of SplitMix64).
+/// Returns a pseudo-random number that is the same in each run (the finalizer of SplitMix64).
 fn scattered(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)
 }
 
-/// What a shell command prints; an error with its words when it fails.
+/// Runs a shell command and returns its output, or an error with its standard error.
 fn sh(script: &str) -> Result<String> {
     let mut command = Command::new("sh");
     command.current_dir(workspace::root()).args(["-c", script]);

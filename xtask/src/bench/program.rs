@@ -1,4 +1,4 @@
-//! The `sheave` that is measured: the release build, run in the root of the repository.
+//! The measured `sheave`: the release build, run in the root of the repository.
 
 use std::process::Command;
 
@@ -6,14 +6,14 @@ use anyhow::{Result, ensure};
 
 use crate::{cargo, workspace};
 
-/// `sheave bench` with these arguments, in the root of the repository.
+/// Makes a command `sheave bench` with these arguments, in the root of the repository.
 pub fn sheave(row: &str) -> Command {
     let mut command = Command::new(workspace::target_dir().join("release/sheave"));
     command.current_dir(workspace::root()).arg("bench").args(row.split(' '));
     command
 }
 
-/// The JSON that `sheave bench` prints for these arguments.
+/// Runs `sheave bench` with these arguments and returns its JSON.
 pub fn run(row: &str, more: &[&str]) -> Result<String> {
     let mut command = sheave(row);
     command.args(more).args(["--json", "--progress", "none"]);

@@ -1,9 +1,9 @@
-//! `rbd:` beside fio's engine of RBD, on the same filled image of a cluster of one node that keeps all in memory.
+//! `rbd:` beside fio's RBD engine, on the same filled image of a one-node cluster that keeps all in memory.
 //!
-//! Owns the list of cases. librbd keeps writes back from their first on: else it does so after the first flush alone,
-//! which fio's engine sends and `sheave bench` does not. Clients take turns, on two CPUs, which the cluster's daemons
-//! use, too; neither client pins a thread, for librbd's threads do most of the work. CPU times are those of the
-//! client's process, from its start to its end; requests those that it reports.
+//! Owns the list of cases. librbd caches writes from the first one on. By default it would do so only after the first
+//! flush, which fio's engine sends and `sheave bench` does not. Clients take turns on two CPUs, which the cluster's
+//! daemons use too. Neither client pins a thread, because librbd's threads do most of the work. CPU times are those of
+//! the client's process from start to end; requests are those that the client reports.
 
 use std::fs;
 
@@ -16,11 +16,11 @@ use super::nbd::{client, in_turns};
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
-/// The CPUs of clients.
+/// CPUs of the clients.
 const CPUS: &str = "0,1";
-/// What a turn takes, in seconds.
+/// Seconds of a turn.
 const SECONDS: &str = "3";
-/// Most CPU time of a request, as a part of fio's.
+/// Highest allowed CPU time of a request, in ratio to fio's.
 const CPU: f64 = 1.05;
 
 const CASES: [(&str, &str, u32); 6] = [
@@ -32,7 +32,7 @@ const CASES: [(&str, &str, u32); 6] = [
     ("4k random writes, depth 64", "randwrite", 64),
 ];
 
-/// The table: medians of so many turns, of the cases whose names contain the filter.
+/// Returns the table: medians of `rounds` turns, of the cases whose names contain `filter`.
 pub fn table(rounds: usize, filter: &str) -> Result<String> {
     cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"]))?;
     let wanted: Vec<_> =

@@ -1,8 +1,7 @@
-//! `sheave serve` beside other servers of NBD: CPU time of the server a request.
+//! `sheave serve` beside other servers of NBD: CPU time of the server per request.
 //!
-//! Owns the servers that run meanwhile, each on the first CPU, and the list of cases. `nbd_load`, an example of the
-//! crate `serve`, asks, on the same CPU or on the second. Servers take turns within a case, so that all meet the same
-//! noise.
+//! Owns the servers, each on the first CPU, and the list of cases. The client is `nbd_load`, an example of the crate
+//! `serve`, on the same CPU or on the second. Servers take turns within a case, so that noise affects them alike.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +15,7 @@ use super::table;
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
-/// What only this comparison needs; one that cannot be installed has empty columns.
+/// Tools of this comparison only. A server that cannot be installed is left out.
 const TOOLS: [Tool; 5] = [
     Tool { name: "nbdkit", packages: &["nbdkit"], why: "serves memory, nothing and a file" },
     Tool { name: "nbd-server", packages: &["nbd-server"], why: "serves a file" },
@@ -25,17 +24,17 @@ const TOOLS: [Tool; 5] = [
     Tool { name: "qemu-storage-daemon", packages: &["qemu-system-common"], why: "serves a file or a qcow2 image" },
 ];
 
-/// Requests go to this many bytes.
+/// Size of the exports.
 const SIZE: &str = "256M";
 pub(super) const SIZE_BYTES: &str = "268435456";
 
-/// What QEMU's daemon is told of an export.
+/// Arguments of QEMU's daemon for an export.
 const EXPORT: &str = "--export nbd,id=e,node-name=x,writable=on";
 
-/// Has no option to stay in the foreground: it writes the number of its process into a file.
+/// A server without an option to stay in the foreground. It writes its process id into a file.
 const NBD_SERVER: &str = "nbd-server";
 
-/// What is served.
+/// The kind of export.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum What {
     Memory,
@@ -44,7 +43,7 @@ pub(super) enum What {
     Thin,
 }
 
-/// A server, and the words that start it: `DIR` is where its files are, `PORT` its port.
+/// A server and its arguments. `DIR` stands for the directory of its files, `PORT` for its port.
 pub(super) struct Server {
     pub(super) name: &'static str,
     pub(super) program: &'static str,
@@ -96,8 +95,8 @@ const SERVERS: &[Server] = &[
     },
 ];
 
-/// A row of the table: on how many CPUs, what is asked, and how many times less CPU than the first other server it is
-/// to take.
+/// A row of the table: number of CPUs, arguments of the client, and the least ratio of the first other server's CPU
+/// time to ours.
 struct Case {
     name: &'static str,
     what: What,
@@ -132,12 +131,12 @@ const CASES: &[Case] = &[
     case("thin volume, one CPU, 4k read d16", What::Thin, 1, false, "--depth 16", 2.5),
 ];
 
-/// A server that runs; it and its directory go when this is dropped.
+/// A running server. The process and its directory are removed on drop.
 pub(super) struct Running {
     name: &'static str,
     what: What,
     child: Child,
-    /// Its process: the child, or what the child has left in the background.
+    /// Id of the server's process: the child, or a process that the child left in the background.
     pub(super) pid: u32,
     pub(super) dir: PathBuf,
     port: u16,
@@ -151,7 +150,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         if self.is_in_the_background() {
             let _ = Command::new("kill").arg(self.pid.to_string()).status();
         }
@@ -161,7 +160,7 @@ impl Drop for Running {
     }
 }
 
-/// The table: medians of so many turns, of the cases whose names contain the filter.
+/// Returns the table: medians of `rounds` turns, of the cases whose names contain `filter`.
 pub fn table(rounds: usize, filter: &str) -> Result<String> {
     cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-serve", "--example", "nbd_load"]))?;
     Installer::host().ensure(&TOOLS);
@@ -191,7 +190,7 @@ fn start_all(what: What, tcp: bool) -> Result<Vec<Running>> {
     for (number, server) in SERVERS.iter().enumerate().filter(|(_, server)| server.what == what) {
         match start(server, number as u16, tcp) {
             Ok(one) => running.push(one),
-            // Ours, and what it is compared with, must be there.
+            // The first two are ours and the server that it is compared with, without which there is no row.
             Err(error) if running.len() < 2 => return Err(error.context(server.name)),
             Err(error) => eprintln!("{}: left out: {error:#}", server.name),
         }
@@ -209,7 +208,7 @@ fn start(server: &Server, number: u16, tcp: bool) -> Result<Running> {
     Ok(running)
 }
 
-/// Starts a server with these words, and waits until `ask` gets an answer.
+/// Starts a server with these arguments, and waits until `ask` succeeds.
 pub(super) fn start_with(
     server: &Server,
     words: &str,
@@ -228,7 +227,7 @@ pub(super) fn start_with(
         }
         (What::Thin, _) => format!("qemu-img create -q -f qcow2 qcow2 {SIZE}"),
         (_, NBD_SERVER) => {
-            // With a socket on a path it listens nowhere else.
+            // With a Unix socket the server listens nowhere else.
             let listen =
                 if tcp { format!("listenaddr=127.0.0.1\\nport={port}") } else { format!("unixsock={shown}/s") };
             format!("{image} && printf '[generic]\\n{listen}\\n[x]\\nexportname={shown}/image\\n' > config")
@@ -269,7 +268,7 @@ pub(super) fn start_with(
     Ok(running)
 }
 
-/// The process that a server has left in the background. It writes its number into the file after the process that
+/// Waits for the id of the process that a server left in the background. The server writes it after the process that
 /// started it has ended.
 fn background(file: &Path) -> Result<u32> {
     let begun = Instant::now();
@@ -283,7 +282,7 @@ fn background(file: &Path) -> Result<u32> {
     }
 }
 
-/// CPU times of server and client a request, in microseconds.
+/// Runs the client. Returns the CPU times of server and client per request, in microseconds.
 fn load(server: &Running, tcp: bool, cpus: u8, words: &str) -> Result<(f64, f64)> {
     let mut command = Command::new("taskset");
     command.args(["-c", if cpus == 1 { "0" } else { "1" }]);

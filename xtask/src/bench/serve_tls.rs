@@ -1,6 +1,6 @@
-//! The row of TLS: how fast `nbdcopy` reads over one connection, and the CPU time of the server for it.
+//! The row of TLS: the rate at which `nbdcopy` reads over one connection, and the server's CPU time.
 //!
-//! nbdcopy, and not `nbd_load`: its GnuTLS is what clients have. Certificates are made for the run.
+//! Uses nbdcopy and not `nbd_load`, because clients have its GnuTLS. Certificates are made for the run.
 
 use std::process::Command;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use super::serve::{Running, SIZE_BYTES, Server, What, start_with};
 use super::table::median;
 use crate::cargo;
 
-/// Copies of the export a turn: the CPU time of a process is counted in hundredths of a second.
+/// Copies of the export per turn. Several, because CPU time is counted in hundredths of a second.
 const COPIES: u32 = 4;
-/// What `/proc` counts CPU time in.
+/// Unit of CPU time in `/proc`.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 const SERVERS: [Server; 2] = [
@@ -33,7 +33,7 @@ const SERVERS: [Server; 2] = [
     },
 ];
 
-/// The row: medians of so many turns.
+/// Returns the row: medians of `rounds` turns.
 pub(super) fn row(rounds: usize) -> Result<String> {
     let authority = Authority::new();
     let certificates = authority.server().display().to_string();
@@ -68,7 +68,7 @@ pub(super) fn row(rounds: usize) -> Result<String> {
     ))
 }
 
-/// Reads the export so many times: megabytes a second, and nanoseconds of the server's CPU time a byte.
+/// Reads the export `times` times. Returns megabytes a second, and nanoseconds of the server's CPU time per byte.
 fn copy(server: &Running, certificates: &str, times: u32) -> Result<(f64, f64)> {
     let socket = server.dir.join("s").display().to_string();
     let uri = format!("nbds+unix:///x?socket={socket}&tls-certificates={certificates}");
@@ -86,7 +86,7 @@ fn copy(server: &Running, certificates: &str, times: u32) -> Result<(f64, f64)> 
     Ok((bytes / seconds / 1e6, cpu * 1e9 / bytes))
 }
 
-/// CPU time of a process, threads that have ended among it.
+/// Returns the CPU time of a process in ticks, ended threads included.
 fn ticks(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("the server has ended")?;
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();

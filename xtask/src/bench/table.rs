@@ -1,14 +1,14 @@
-//! The rows of the tables of times, from the JSON that a run prints.
+//! Rows of the tables of times, from the JSON of a run.
 //!
-//! Owns the columns. Reads the few numbers that it needs by their keys, without a JSON reader.
+//! Owns the columns. Finds the few numbers that it needs by their keys, without a JSON parser.
 
 use anyhow::{Context, Result};
 
-/// The columns after the command: heading, key of the JSON object.
+/// Columns after the command: heading, and key of the JSON object.
 const COLUMNS: &[(&str, &str)] =
     &[("IOPS", "iops"), ("time/IO", "ns_per_io"), ("CPU/IO", "cpu_ns_per_io"), ("p99", "p99_ns")];
 
-/// The columns about the other side; empty in a row without one.
+/// Columns about the other side, empty in a row without one.
 const COMPARED: &[(&str, &str)] = &[
     ("their IOPS", "iops"),
     ("their CPU/IO", "cpu_ns_per_io"),
@@ -16,14 +16,14 @@ const COMPARED: &[(&str, &str)] = &[
     ("CPU ours/theirs", "ratio_cpu"),
 ];
 
-/// The first two lines of a table of runs.
+/// Returns the first two lines of a table of runs.
 pub fn heading() -> String {
     let names = COLUMNS.iter().chain(COMPARED).map(|&(name, _)| name);
     let (names, rules): (String, String) = names.map(|name| (format!(" {name} |"), "---:|")).unzip();
     format!("| `sheave bench ...` |{names}\n|---|{rules}")
 }
 
-/// The line of one run.
+/// Returns the line of a run.
 pub fn row(command: &str, json: &str) -> Result<String> {
     let (ours, theirs) = match json.split_once("\"compare\"") {
         Some((before, after)) => (before, Some(after)),
@@ -49,11 +49,11 @@ pub fn row(command: &str, json: &str) -> Result<String> {
     Ok(line)
 }
 
-/// The first two lines of the table of headlines.
+/// First two lines of the table of headlines.
 pub const HEADLINES: &str = "| what | Sheave | other side | IOPS ours/theirs | CPU ours/theirs | `sheave bench ...` |\n\
                              |---|---:|---:|---:|---:|---|";
 
-/// The line of a run with a comparison, with a few words for it.
+/// Returns the line of a run with a comparison, named by `what`.
 pub fn headline(what: &str, command: &str, json: &str) -> Result<String> {
     let (ours, theirs) = json.split_once("\"compare\"").with_context(|| format!("no comparison in:\n{json}"))?;
     let get = |part, key| number(part, key).with_context(|| format!("no number `{key}` in:\n{json}"));
@@ -62,7 +62,7 @@ pub fn headline(what: &str, command: &str, json: &str) -> Result<String> {
     Ok(format!("| {what} | {mine} IOPS | {other} | {iops:.2} | {cpu:.2} | `{command}` |"))
 }
 
-/// A number with three digits and its unit.
+/// Formats a number with three digits and its unit.
 fn cell(key: &str, value: f64) -> String {
     let units: &[&str] = if key == "iops" { &["", "k", "M", "G"] } else { &[" ns", " us", " ms", " s"] };
     let (mut value, mut at) = (value, 0);
@@ -74,7 +74,7 @@ fn cell(key: &str, value: f64) -> String {
     format!("{value:.digits$}{}", units[at])
 }
 
-/// The smallest and the largest ratio of the pairs and the 95 % interval of their median, as far as they are there.
+/// Formats the range of the ratios of the pairs and the 95 % interval of their median, as far as the run has them.
 fn spread(theirs: &str, key: &str) -> String {
     let range = ends(theirs, &format!("{key}_range")).map(|[low, high]| format!("{low:.2} to {high:.2}"));
     let interval = ends(theirs, &format!("{key}_95")).map(|[low, high]| format!("95 %: {low:.3} to {high:.3}"));
@@ -82,7 +82,7 @@ fn spread(theirs: &str, key: &str) -> String {
     if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) }
 }
 
-/// The two numbers of the list after `"key":`.
+/// Parses the two numbers of the list after `"key":`.
 fn ends(json: &str, key: &str) -> Option<[f64; 2]> {
     let after = json.split_once(&format!("\"{key}\""))?.1.trim_start().strip_prefix(':')?.trim_start();
     let (list, _) = after.strip_prefix('[')?.split_once(']')?;
@@ -90,19 +90,19 @@ fn ends(json: &str, key: &str) -> Option<[f64; 2]> {
     ends.try_into().ok()
 }
 
-/// The first two lines of the table of statistics.
+/// Returns the first two lines of the table of statistics.
 pub fn statistics_heading() -> String {
     "| `sheave bench ...` | CPU ns/IO, `--stats on` | CPU ns/IO, `--stats off` | difference |\n|---|---:|---:|---:|"
         .into()
 }
 
-/// The line of a run with statistics and without, turn by turn: medians, and the median of the differences.
+/// Returns the line of a run with statistics and without: medians, and the median of the differences by turn.
 pub fn statistics_row(command: &str, on: Vec<f64>, off: Vec<f64>) -> String {
     let difference = median(on.iter().zip(&off).map(|(on, off)| on - off).collect());
     format!("| `{command}` | {:.1} ns | {:.1} ns | {difference:.1} ns |", median(on), median(off))
 }
 
-/// The middle of the values; 0 of none.
+/// Returns the median; 0 for no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -112,7 +112,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// The number after the first `"key":`.
+/// Parses the number after the first `"key":`.
 pub fn number(json: &str, key: &str) -> Option<f64> {
     let quoted = format!("\"{key}\"");
     let after = json.split_once(quoted.as_str())?.1.trim_start().strip_prefix(':')?.trim_start();

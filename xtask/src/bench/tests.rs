@@ -1,4 +1,4 @@
-//! Unit tests: a report becomes a row, counts are read, a section of the page is replaced.
+//! Tests of making rows from reports, of parsing counts, and of replacing a section of the page.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn a_row_has_the_intervals_that_a_report_has() {
     let report = REPORT.replace("2.5 ] }", "2.5 ], \"ratio_iops_95\": [2.2, 2.41], \"ratio_cpu_95\":[0.39,0.4125] }");
     let row = table::row("x", &report).expect("complete");
     assert!(row.ends_with("| 2.35 (2.10 to 2.50; 95 %: 2.200 to 2.410) | 0.40 (95 %: 0.390 to 0.412) |"), "{row}");
-    // Too few pairs.
+    // Too few pairs for an interval.
     let none = REPORT.replace("2.5 ] }", "2.5 ], \"ratio_iops_95\": null, \"ratio_cpu_95\": null }");
     assert_eq!(table::row("x", &none).expect("complete"), table::row("x", REPORT).expect("complete"));
 }

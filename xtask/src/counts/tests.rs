@@ -1,4 +1,4 @@
-//! Unit tests: the summary lines of both runners, as they print them.
+//! Tests of the summary lines of both runners, as they print them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: arguments, and which fuzzers there are.
+//! Tests of the arguments, and of the list of fuzzers.
 
 use super::*;
 

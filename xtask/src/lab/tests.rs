@@ -1,4 +1,4 @@
-//! The page of a run that the repository keeps.
+//! Tests of the size of the run's page in the repository.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_page_that_is_too_large_does_not_take_the_place_of_the_one_that_is_kept() {
     std::fs::remove_dir_all(&dir).expect("removed");
 }
 
-/// Whoever writes the page by another way than `--write` is held to the same.
+/// A page that was not written by `--write` has the same limit.
 #[test]
 fn the_page_that_the_repository_has_is_no_larger() {
     let example = workspace::root().join(EXAMPLE);

@@ -1,4 +1,4 @@
-//! Unit tests: which crates run under which model checker, and a crate without a model is noticed.
+//! Tests of which crates run under which model checker, and of finding a crate without a model.
 
 use super::*;
 

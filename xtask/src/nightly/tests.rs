@@ -1,4 +1,4 @@
-//! Which steps of the nightly run are run.
+//! Tests of the selection of steps.
 
 use super::*;
 

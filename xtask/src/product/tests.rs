@@ -1,4 +1,4 @@
-//! What is found in a binary, and what is not taken for a binary that could be looked at.
+//! Tests of the names found in a binary, and of refusing a binary without names.
 
 use super::*;
 

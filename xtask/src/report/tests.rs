@@ -1,4 +1,4 @@
-//! Unit tests: what a run makes of failing steps and of tests that skip themselves.
+//! Tests of failing steps, and of tests that skip themselves.
 
 use anyhow::bail;
 

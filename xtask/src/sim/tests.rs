@@ -1,4 +1,4 @@
-//! What the program is told.
+//! Tests of the arguments for `sheave-sim`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: a smoke fails for the wrong exit code, for missing words and for a panic.
+//! Tests that a smoke fails for the wrong exit code, for missing words and for a panic.
 
 use super::*;
 

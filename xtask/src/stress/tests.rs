@@ -1,4 +1,4 @@
-//! Unit tests of the arguments.
+//! Tests of the arguments.
 
 use super::*;
 

@@ -1,15 +1,13 @@
-//! The tests that the quick tier leaves to `--all`, and the words that choose tests.
+//! The tests that the quick tier leaves to `--all`, and the arguments that select tests.
 //!
-//! Owns [`LATER`]. Both runners get the same choice: cargo-nextest by an expression, `cargo test` by names.
+//! Owns [`LATER`]. Both runners get the same selection: cargo-nextest by an expression, `cargo test` by names.
 //!
-//! Invariant I1: each entry stands for a test or a module of tests that exists, under a comment that says why.
+//! Invariant I1: each entry names an existing test or module of tests, under a comment with the reason.
 
-/// Tests of one crate.
 #[derive(Debug)]
 pub struct Later {
-    /// The crate.
     pub package: &'static str,
-    /// What the names of the tests begin with.
+    /// Prefix of the names of the tests.
     pub tests: &'static str,
 }
 
@@ -17,7 +15,6 @@ const fn later(package: &'static str, tests: &'static str) -> Later {
     Later { package, tests }
 }
 
-/// All of them.
 pub const LATER: &[Later] = &[
     // A cluster of Ceph, and the owners of a pool on it that are killed or lose it.
     later("sheave-rbd", "the_driver_on_a_cluster"),
@@ -31,9 +28,9 @@ pub const LATER: &[Later] = &[
     later("sheave-cli", "soak::"),
     // Backups of thirty nights.
     later("sheave-cli", "week::"),
-    // It waits for a minute.
+    // Waits for a minute.
     later("sheave-cli", "health::a_disk_that_answers_with_errors"),
-    // Copies by QEMU, libnbd and rbd that take long.
+    // Long copies by QEMU, libnbd and rbd.
     later("sheave-cli", "backup::an_incremental_copy"),
     later("sheave-cli", "backup::contexts_are_told"),
     later("sheave-cli", "backup::scattered_changes"),
@@ -54,11 +51,11 @@ pub const LATER: &[Later] = &[
     later("sheave-sim", "crash::volumes_that_grow_in_commits"),
     later("sheave-sim", "crash::what_slow_reads_look_at"),
     later("sheave-sim", "oracle::one_at_a_time_a"),
-    // Pools that are filled to the last page, and each of their blocks damaged.
+    // Pools that are filled to the last page, and pools in which each block is damaged.
     later("sheave-vol", "account::a_pool_that_is_full"),
     later("sheave-vol", "check::tests::mutated::sealed_damage"),
     later("sheave-vol", "state::account::tests::every_operation_pays"),
-    // Clients that are slow for as long as a limit of time lasts.
+    // Clients that are slow until a time limit ends them.
     later("sheave-serve", "writers_that_are_slow_and_never_pause"),
     // Counts of a release build, with valgrind and strace.
     later("sheave", "instructions::instructions_"),
@@ -66,19 +63,18 @@ pub const LATER: &[Later] = &[
     later("sheave", "system_calls::"),
 ];
 
-/// Which tests.
+/// A selection of tests.
 #[derive(Debug)]
 pub enum Tests {
     /// All but those that are left to `--all`.
     Quick,
-    /// Those, and the tests of these names.
+    /// Tests that are left to `--all`, and the tests of these names.
     Rest(Vec<String>),
-    /// Every one.
     All,
 }
 
 impl Tests {
-    /// The arguments of cargo-nextest.
+    /// Returns the arguments of cargo-nextest.
     pub fn for_nextest(&self) -> Vec<String> {
         let of = |later: &Later| format!("(package(={}) & test(/^{}/))", later.package, later.tests);
         let later = LATER.iter().map(of).collect::<Vec<_>>().join(" | ");
@@ -93,8 +89,8 @@ impl Tests {
         }
     }
 
-    /// The arguments of `cargo test`. It chooses by a part of the name, whatever the crate: of the rest it may run a
-    /// test that the quick tier had, and it leaves none out.
+    /// Returns the arguments of `cargo test`, which selects by a part of the name in all crates. `Rest` may therefore
+    /// repeat a test of the quick tier, but leaves none out.
     pub fn for_cargo(&self) -> Vec<String> {
         let later = LATER.iter().map(|later| later.tests.to_owned());
         match self {

@@ -1,7 +1,7 @@
-//! What the quick tier has shown: kept in the target directory, so that `--all` behind it does not run the same tests
-//! again, as CI would.
+//! The result of the quick tier, stored in the target directory, so that `--all` after it, as in CI, does not run the
+//! same tests again.
 //!
-//! Invariant I1: it counts for the very commit that it was made of, and only while nothing of that is changed.
+//! Invariant I1: a result counts only on the commit that it was made of, and only while the checkout is unchanged.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -14,22 +14,21 @@ use crate::cargo;
 use crate::counts::Counts;
 use crate::workspace;
 
-/// A run of the quick tier without a failure.
+/// A run of the quick tier without failures.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Tests that passed.
     pub passed: u64,
-    /// Names of tests that skipped themselves, most of them for want of a tool.
+    /// Names of tests that skipped themselves, mostly because a tool was missing.
     pub skipped: Vec<String>,
 }
 
 impl Passed {
-    /// What the last run has shown, if that was of what is here now.
+    /// Returns the result of the last run, if that was on the current checkout (I1).
     pub fn on_this_commit() -> Option<Passed> {
         Self::read(&std::fs::read_to_string(path()).ok()?, &commit()?)
     }
 
-    /// Keeps what a run has shown, if it was of a commit.
+    /// Stores the result of a run, if the checkout is a clean commit.
     pub fn note(counts: Counts) -> Result<()> {
         let Some(commit) = commit() else { return Ok(()) };
         let skips = std::fs::read_to_string(workspace::skip_log()).unwrap_or_default();
@@ -37,9 +36,9 @@ impl Passed {
         std::fs::write(path(), text).with_context(|| format!("writing {}", path().display()))
     }
 
-    /// Forgets the last run: another begins, and may fail.
+    /// Removes the result of the last run. Called before a new run, which may fail.
     pub fn forget() {
-        // There may be none.
+        // Fails if there is no result yet.
         let _ = std::fs::remove_file(path());
     }
 
@@ -60,7 +59,7 @@ impl Passed {
     }
 }
 
-/// The names in a log of skips: `SKIPPED: NAME: REASON`, each once. The thread that skips has the test's name.
+/// Returns the names in a log of skips, `SKIPPED: NAME: REASON`, each once. A test's thread has the name of the test.
 fn skipped(log: &str) -> Vec<String> {
     let name =
         |line: &str| line.strip_prefix(PREFIX).and_then(|rest| rest.split_once(": ")).map(|(name, _)| name.into());
@@ -74,7 +73,7 @@ fn path() -> PathBuf {
     workspace::target_dir().join("quick-tier.txt")
 }
 
-/// The commit, if the checkout is exactly that.
+/// Returns the current commit, if the checkout has no changes.
 fn commit() -> Option<String> {
     let git = |args: &[&str]| {
         let mut command = std::process::Command::new("git");

@@ -1,4 +1,4 @@
-//! Unit tests: what the command line asks for.
+//! Tests of the command line.
 
 use super::*;
 

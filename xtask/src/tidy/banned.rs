@@ -1,4 +1,4 @@
-//! Words that have no place in the repository, and modules named after nothing.
+//! Finds banned words, and modules with catch-all names.
 //!
 //! Owns both lists. To ban a word, add a row.
 
@@ -7,16 +7,15 @@ use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;
 
-/// Where a word is looked for.
+/// The text in which a word is banned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// All code, tests included.
     Code,
-    /// Code that is not test code.
+    /// Code outside tests.
     Product,
-    /// Product code of the floors and the facade, which print nothing and end nobody's process.
+    /// Product code of the library and the crates below it, which must not print or end the process.
     Library,
-    /// Comments.
     Comments,
 }
 
@@ -36,7 +35,6 @@ const BANNED: &[(Scope, &str, &str)] = &[
 
 const MODULES: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "io"];
 
-/// Finds banned words and modules.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {

@@ -1,10 +1,9 @@
-//! Folders of a crate form no circle: whatever a folder names of another stands below it, as crates do.
+//! Checks that the folders of a crate form no circle: as for crates, a folder names only folders below it.
 //!
-//! A folder is a module with children: its own file, and those of its children that have none themselves. Inside a
-//! folder modules name each other freely, and so do a folder and one that lies in it. No crate is excepted. A module
-//! names another by a `use`, or by a path that begins with `crate`, `self`, `super` or a child. A name is followed
-//! through re-exports to where it is defined. Test code and comments do not count, nor do calls of methods, which name
-//! no module.
+//! A folder is a module with children: its own file, and those of its children that have no children. Modules of a
+//! folder name each other freely, and so do a folder and one inside it. No crate is excepted. A module names another by
+//! a `use`, or by a path that begins with `crate`, `self`, `super` or a child. A name is followed through re-exports to
+//! its definition. Test code and comments do not count, nor do method calls, which name no module.
 
 mod paths;
 
@@ -14,19 +13,18 @@ use super::finding::Finding;
 use super::tree::Tree;
 use paths::{Module, Use};
 
-/// More re-exports than a name is followed through.
+/// Most re-exports through which a name is followed.
 const MAX_HOPS: usize = 16;
 
-/// A module as seen from the root of its crate: `["ctx", "wait"]`; the root itself is empty.
+/// Path of a module from the root of its crate: `["ctx", "wait"]`; empty for the root.
 type Path = Vec<String>;
 
-/// The modules of one crate.
 #[derive(Default)]
 struct Crate<'a> {
     modules: BTreeMap<Path, Module<'a>>,
 }
 
-/// The names that a folder has of others: for each the first module that says it, the name, and its line.
+/// The names that one folder uses of each other folder. Keeps the first use only.
 type Arrows = BTreeMap<Path, BTreeMap<Path, Named>>;
 
 struct Named {
@@ -36,12 +34,11 @@ struct Named {
     line: usize,
 }
 
-/// Finds circles.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     crates(tree).values().flat_map(Crate::circles).collect()
 }
 
-/// The crates with their product modules, by the name after `crates/`; the facade is `sheave`.
+/// Returns the crates with their product modules, by the name after `crates/`; the facade is `sheave`.
 fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
     let mut crates: BTreeMap<&str, Crate<'_>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|source| !source.is_test) {
@@ -52,7 +49,7 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
             "" => "sheave",
             top => top.strip_prefix("crates/").unwrap_or(top),
         };
-        // A program beside a library of the same crate stands on the library's face like any other program.
+        // A program beside a library of the same crate uses the library's public names, as any other program.
         let has_lib = || tree.source(&format!("{top}src/lib.rs")).is_some();
         if name.contains('/') || (inner == "main.rs" && has_lib()) {
             continue;
@@ -67,7 +64,7 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
 }
 
 impl<'a> Crate<'a> {
-    /// One finding for each set of folders that reach each other, with a shortest circle among them.
+    /// Returns one finding for each set of folders that reach each other, with a shortest circle among them.
     fn circles(&self) -> Vec<Finding> {
         let arrows = self.arrows();
         let mut found = Vec::new();
@@ -97,13 +94,13 @@ impl<'a> Crate<'a> {
         found
     }
 
-    /// The folder that a module lies in: itself if it has children.
+    /// Returns the folder of a module: the module itself if it has children, else its parent.
     fn folder<'p>(&self, module: &'p Path) -> &'p [String] {
         let has_children = self.modules.keys().any(|other| other.len() > module.len() && other.starts_with(module));
         if has_children { module } else { module.split_last().map_or(&[], |(_, parent)| parent) }
     }
 
-    /// Finds which folder names which other.
+    /// Collects the uses between folders.
     fn arrows(&self) -> Arrows {
         let mut arrows = Arrows::new();
         for (from, module) in &self.modules {
@@ -124,7 +121,7 @@ impl<'a> Crate<'a> {
         arrows
     }
 
-    /// The module in which the last name of a path is defined, when that is in this crate.
+    /// Returns the module that defines the last name of a path, if that is in this crate.
     fn target(&self, from: &Path, segments: &[String], hops: usize) -> Option<Path> {
         let (first, rest) = segments.split_first()?;
         let mut here = from.clone();
@@ -138,12 +135,12 @@ impl<'a> Crate<'a> {
                 here.pop()?;
                 rest
             }
-            // A path without such a word begins with a child, with what a `use` binds, or with another crate.
+            // A path without such a word begins with a child, with a name that a `use` binds, or with another crate.
             name if self.has_child(&here, name) => segments,
             name if hops > 0 && segments.len() > 1 => {
                 let bound = self.modules.get(from)?.uses.iter().find(|one| one.binds == name)?;
                 let whole: Vec<String> = bound.segments.iter().chain(rest).cloned().collect();
-                // `use crc;` would bind what it names.
+                // `use crc;` binds the name that it begins with, so that following it would lead back here.
                 return (whole[0] != *first).then(|| self.target(from, &whole, hops - 1))?;
             }
             _ => return None,
@@ -159,7 +156,8 @@ impl<'a> Crate<'a> {
         Some(here)
     }
 
-    /// Where `name`, which is reached through the module `here`, is defined: there, or where it is re-exported from.
+    /// Returns the module that defines `name`, which is reached through `here`: `here` itself, or the source of a
+    /// re-export.
     fn definer(&self, here: Path, name: &str, rest: &[String], hops: usize) -> Path {
         let Some(module) = self.modules.get(&here).filter(|_| hops > 0) else { return here };
         let follow = |one: &Use| {
@@ -183,7 +181,7 @@ impl<'a> Crate<'a> {
     }
 }
 
-/// The folders that `from` names, those that they name, and so on; itself only if it is one of them.
+/// Returns the folders reachable from `from`. Contains `from` only if it is on a circle.
 fn reach<'m>(arrows: &'m Arrows, from: &'m Path) -> BTreeSet<&'m Path> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from];
@@ -194,7 +192,7 @@ fn reach<'m>(arrows: &'m Arrows, from: &'m Path) -> BTreeSet<&'m Path> {
     reached
 }
 
-/// Returns the folders on the shortest way from one back to itself, that one first.
+/// Returns the folders on a shortest circle through `from`, beginning with `from`; `None` if there is no circle.
 fn shortest_circle<'m>(arrows: &'m Arrows, from: &'m Path) -> Option<Vec<&'m Path>> {
     let mut came: BTreeMap<&Path, &Path> = BTreeMap::new();
     let mut left = VecDeque::from([from]);

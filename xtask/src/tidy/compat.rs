@@ -1,19 +1,19 @@
-//! What `docs/compat.md` must name: every opcode and every set-up flag of the kernel's ring, there or not; and in the
-//! table of liburing's own tests a test of ours for each program that "same" stands beside, which is there.
+//! Checks `docs/compat.md`. The page must name every opcode and every set-up flag of the kernel's ring, supported or
+//! not. In its table of liburing's tests, a row with "same" must name an existing test of ours.
 //!
-//! A row is a line of the table below the heading [`HEADING`]: programs, what they would find here, and by which tests
-//! or why not. Names of tests are the code spans behind the last colon of the last cell, or all where it has none.
+//! A row is a line of the table below the heading [`HEADING`]: programs, their result here, and our tests or the
+//! reason. The names of tests are the code spans behind the last colon of the last cell, or all code spans of a cell
+//! without a colon.
 
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
 use super::tree::Tree;
 
-/// The page with the table, and the heading that it stands below.
+/// The page, and the heading above its table.
 const PAGE: &str = "docs/compat.md";
 const HEADING: &str = "### liburing's own tests";
 
-/// The opcodes of Linux 6.18.
 const OPCODES: &str = "NOP READV WRITEV FSYNC READ_FIXED WRITE_FIXED POLL_ADD POLL_REMOVE SYNC_FILE_RANGE SENDMSG \
     RECVMSG TIMEOUT TIMEOUT_REMOVE ACCEPT ASYNC_CANCEL LINK_TIMEOUT CONNECT FALLOCATE OPENAT CLOSE FILES_UPDATE STATX \
     READ WRITE FADVISE MADVISE SEND RECV OPENAT2 EPOLL_CTL SPLICE PROVIDE_BUFFERS REMOVE_BUFFERS TEE SHUTDOWN \
@@ -21,11 +21,11 @@ const OPCODES: &str = "NOP READV WRITEV FSYNC READ_FIXED WRITE_FIXED POLL_ADD PO
     SEND_ZC SENDMSG_ZC READ_MULTISHOT WAITID FUTEX_WAIT FUTEX_WAKE FUTEX_WAITV FIXED_FD_INSTALL FTRUNCATE BIND \
     LISTEN RECV_ZC EPOLL_WAIT READV_FIXED WRITEV_FIXED PIPE";
 
-/// Its set-up flags.
+/// The set-up flags of Linux 6.18.
 const SETUP_FLAGS: &str = "IOPOLL SQPOLL SQ_AFF CQSIZE CLAMP ATTACH_WQ R_DISABLED SUBMIT_ALL COOP_TASKRUN TASKRUN_FLAG \
     SQE128 CQE32 SINGLE_ISSUER DEFER_TASKRUN NO_MMAP REGISTERED_FD_ONLY NO_SQARRAY HYBRID_IOPOLL CQE_MIXED";
 
-/// Finds opcodes and flags that the page does not name, rows without a test, and names of tests that there are not.
+/// Finds opcodes and flags that the page does not name, rows without a test, and names of missing tests.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PAGE) else { return Vec::new() };
     let tests = tests(tree);
@@ -45,7 +45,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Opcodes and flags that the page is silent about.
+/// Finds opcodes and flags that the page does not name.
 fn unnamed(page: &str) -> Vec<Finding> {
     let words: BTreeSet<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let kernels = OPCODES.split_whitespace().chain(SETUP_FLAGS.split_whitespace());
@@ -53,7 +53,7 @@ fn unnamed(page: &str) -> Vec<Finding> {
     missing.map(|name| Finding::new(PAGE, 1, format!("{name}: say whether it is there, and who wants it"))).collect()
 }
 
-/// The rows of the table with their lines, and the cells of each.
+/// Returns the rows of the table with their lines, each split into cells.
 fn rows(page: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     let below = page.lines().enumerate().skip_while(|(_, line)| *line != HEADING).skip(1);
     let rows = below.take_while(|(_, line)| !line.starts_with('#')).filter(|(_, line)| line.starts_with("| `"));
@@ -63,7 +63,7 @@ fn rows(page: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     })
 }
 
-/// The names of tests in a cell.
+/// Returns the names of tests in a cell.
 fn named(cell: &str) -> impl Iterator<Item = &str> {
     let list = cell.rsplit_once(": ").map_or(cell, |(_, list)| list);
     let is_name = |span: &&str| {
@@ -73,7 +73,7 @@ fn named(cell: &str) -> impl Iterator<Item = &str> {
     list.split('`').skip(1).step_by(2).filter(is_name)
 }
 
-/// The functions that stand below a `#[test]`.
+/// Returns the names of all functions below a `#[test]`.
 fn tests(tree: &Tree) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     for source in &tree.sources {

@@ -1,6 +1,6 @@
-//! Names that only few files may use, each with what the others use instead.
+//! Restricts names to a few files, each with the name that other files use instead.
 //!
-//! Owns the table. Atomics come from `sheave_base::sync`, so that a model checker can take their place; the kernel's
+//! Owns the table. Atomics must come from `sheave_base::sync`, so that a model checker can replace them. The kernel's
 //! io_uring bindings stay in the modules that wrap them.
 
 use super::finding::Finding;
@@ -8,13 +8,13 @@ use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;
 
-/// A path that is confined to a few places.
+/// A path that is restricted to a few places.
 struct Confined {
-    /// The path's first part, as it stands in `use` and in expressions.
+    /// First part of the path, as in `use` and in expressions.
     first: &'static [&'static str],
-    /// The parts after it, as words; none if the first part alone is confined.
+    /// Further parts of the path, as words; empty if the first part alone is restricted.
     then: &'static [&'static str],
-    /// Paths (or their beginnings) where it is allowed, tests aside.
+    /// Paths, or prefixes of paths, where the name is allowed. Tests may use it everywhere.
     places: &'static [&'static str],
     instead: &'static str,
 }
@@ -40,7 +40,6 @@ const CONFINED: &[Confined] = &[
     },
 ];
 
-/// Finds confined names outside their places.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in CONFINED {
@@ -54,7 +53,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The product lines where the rule's path begins: written out, or as a group (`std::sync::{Arc, atomic::X}`).
+/// Returns the product lines on which the rule's path begins, in full or as a group such as
+/// `std::sync::{Arc, atomic::X}`.
 fn uses(source: &Source, rule: &Confined) -> Vec<usize> {
     let mut lines = Vec::new();
     for first in rule.first {
@@ -76,7 +76,7 @@ fn uses(source: &Source, rule: &Confined) -> Vec<usize> {
     lines
 }
 
-/// The path that begins here, with the groups in it.
+/// Returns the path that begins here, groups included.
 fn path_text(code: &str) -> &str {
     let mut depth = 0;
     let end = code.char_indices().find(|&(at, char)| {

@@ -1,9 +1,9 @@
-//! The durability contract and its tests: every row of the table in the page on volumes is cited by a test, and tests
-//! cite no row that there is not. The page on testing names tests for each row, and these exist.
+//! Checks the durability contract against its tests. A test must cite every row of the table in the page on volumes,
+//! tests must cite no missing row, and the page on testing must name existing tests for each row.
 //!
-//! A row is a line of the table that begins with its number, as `| V7 |`. A test cites it by naming the number as a
-//! word of its own, in code, text or comment. Only the crates that keep or test the contract are looked at: elsewhere
-//! such a word means something else.
+//! A row is a line of the table that begins with its number, as `| V7 |`. A test cites it by the number as a whole
+//! word, in code, text or comment. Only crates that keep or test the contract are searched, because elsewhere such a
+//! word has other meanings.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,14 @@ use super::finding::Finding;
 use super::lexer::find_word;
 use super::tree::Tree;
 
-/// The page with the table.
+/// The page with the contract's table.
 const PAGE: &str = "docs/volumes.md";
-/// The page that names the tests of each row.
 const PROOFS: &str = "docs/testing.md";
-/// Where its tests are.
+/// Folders with tests of the contract.
 const TESTS: &[&str] = &["crates/vol/", "crates/sim/", "crates/cli/tests/", "crates/nbd-client/", "tests/"];
-/// More rows than there will be.
+/// Highest number to search for, above that of any row.
 const MAX_ROW: u32 = 99;
 
-/// Finds rows without a test, and tests without a row.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PAGE) else { return Vec::new() };
     let rows: BTreeMap<u32, usize> = rows(page).collect();
@@ -48,7 +46,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds rows for which the page on testing names no test, and tests that it names and that do not exist.
+/// Finds rows for which the page on testing names no test, and missing tests that it names.
 fn check_proofs(tree: &Tree, rows: &BTreeMap<u32, usize>, findings: &mut Vec<Finding>) {
     let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PROOFS) else { return };
     let mut named = Vec::new();
@@ -68,7 +66,7 @@ fn check_proofs(tree: &Tree, rows: &BTreeMap<u32, usize>, findings: &mut Vec<Fin
     }
 }
 
-/// Whether there is a test function of this name.
+/// Returns true if a test function of this name exists.
 fn is_test(tree: &Tree, name: &str) -> bool {
     let head = format!("fn {name}()");
     tree.sources.iter().any(|source| {
@@ -77,7 +75,7 @@ fn is_test(tree: &Tree, name: &str) -> bool {
     })
 }
 
-/// Numbers of the rows with their lines.
+/// Returns the numbers of the rows with their lines.
 fn rows(page: &str) -> impl Iterator<Item = (u32, usize)> + '_ {
     page.lines().enumerate().filter_map(|(index, line)| {
         let number = line.strip_prefix("| V")?.split(' ').next()?;

@@ -1,13 +1,13 @@
-//! Every outside dependency is in `[workspace.dependencies]` with the reason why we do not write it ourselves.
+//! Checks that every outside dependency is in `[workspace.dependencies]`, with the reason for not writing it ourselves.
 
 use super::finding::Finding;
 use super::tree::Tree;
 use crate::workspace::{Entry, parse_manifest};
 
-/// Crates with a workspace of their own, whose dependencies have their reasons beside them.
+/// Crates with a workspace of their own, whose manifests have the reasons.
 const OWN_WORKSPACES: &[&str] = &["fuzz/Cargo.toml"];
 
-/// Finds dependencies without a reason, versions outside the workspace's table, and rows of it that nobody uses.
+/// Finds dependencies without a reason, versions outside the workspace's table, and unused rows of the table.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut used = Vec::new();

@@ -1,9 +1,9 @@
-//! The Markdown pages name only what exists: files, items, links, and commands of xtask. Comments name only files
-//! that exist (what items they name, rustdoc checks).
+//! Checks that the Markdown pages name only existing files, items, link targets, and commands of xtask, and that
+//! comments name only existing files. rustdoc checks the items in comments.
 //!
-//! Looks at code spans (`ring.rs`, `crates/blk`, `plug::flush`, `ring.rs::submit`, `Ring::builder`), at relative
-//! links, and at every `cargo xtask NAME`. Fenced blocks are looked at for commands only. The changelog may name
-//! what is gone. Names in capitals (`op/NAME.rs`) are placeholders.
+//! Checks code spans (`ring.rs`, `crates/blk`, `plug::flush`, `ring.rs::submit`, `Ring::builder`), relative links, and
+//! every `cargo xtask NAME`. In fenced blocks only the commands are checked. The changelog may name removed things.
+//! Names in capitals (`op/NAME.rs`) are placeholders.
 
 mod items;
 pub(super) mod markdown;
@@ -14,16 +14,15 @@ use super::finding::Finding;
 use super::tree::Tree;
 use items::Resolver;
 
-/// File kinds that a code span promises to exist.
+/// Extensions that make a code span the name of a file.
 const KINDS: &[&str] = &["rs", "md", "toml", "txt", "sh", "yml"];
 
-/// Directories whose mention promises that what follows exists.
+/// Folders that make a code span the name of a file.
 const TOP: &[&str] = &["crates/", "docs/", "src/", "tests/", "xtask/", "examples/"];
 
-/// Where the table of xtask's commands stands.
+/// The file with the table of xtask's commands.
 const XTASK: &str = "xtask/src/main.rs";
 
-/// Finds names of things that do not exist.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let resolver = Resolver::new(tree);
     let commands = xtask_commands(tree);
@@ -60,7 +59,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The names in xtask's own table of commands, as its source has them: the check stands below that table.
+/// Returns the names in xtask's table of commands, from its source, because that table itself names this check.
 fn xtask_commands(tree: &Tree) -> BTreeSet<&str> {
     let table = tree.source(XTASK).map_or("", |source| &source.text);
     let names = table.split("Command {").filter_map(|entry| entry.trim_start().strip_prefix("name: \""));
@@ -97,7 +96,7 @@ fn broken_span(tree: &Tree, resolver: &Resolver<'_>, page: &str, span: &str) -> 
     ((top || kind) && !found()).then(|| format!("`{span}`: there is no such file"))
 }
 
-/// `file.rs:12` is wrong after the next change to the file.
+/// Rejects `file.rs:12`: a line number is wrong after the next change to the file.
 fn file_with_line(span: &str) -> Option<String> {
     let (file, line) = span.split_once(".rs:")?;
     let is_line = !file.is_empty() && line.starts_with(|char: char| char.is_ascii_digit());
@@ -109,13 +108,13 @@ fn exists(tree: &Tree, path: &str) -> bool {
     path.is_empty() || tree.paths.contains(path) || tree.paths.iter().any(|known| known.starts_with(&dir))
 }
 
-/// Whether some file's path ends with these whole components (`driver/null.rs`).
+/// Returns true if some file's path ends with these whole components (`driver/null.rs`).
 fn ends_a_path(tree: &Tree, span: &str) -> bool {
     let suffix = format!("/{span}");
     tree.paths.iter().any(|path| path.ends_with(&suffix))
 }
 
-/// `target` as seen from the directory of `page`.
+/// Resolves `target` relative to the folder of `page`.
 fn join(page: &str, target: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

@@ -1,7 +1,8 @@
-//! Floors: a crate names only crates on lower floors, in its Cargo.toml and in its code.
+//! Checks the layering of crates ("floors"): a crate names only crates on lower floors, in its Cargo.toml and in its
+//! code.
 //!
-//! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. Nothing depends on a
-//! roof. `testkit` is for tests only.
+//! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. No crate depends on one of
+//! the top floor ("roof"). `testkit` is for tests only.
 
 use std::fmt;
 
@@ -10,14 +11,13 @@ use super::lexer::is_word;
 use super::tree::Tree;
 use crate::workspace::parse_manifest;
 
-/// One crate and its floor.
 struct Room {
-    /// The name after `sheave-`; the facade and xtask have none.
+    /// Name after `sheave-`; the facade and xtask have their whole names.
     name: &'static str,
     floor: Floor,
 }
 
-/// A number, and whether it is the half floor above that one: `Floor(2, true)` is 2b.
+/// A number, and true for the half floor above it: `Floor(2, true)` is 2b.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Floor(u8, bool);
 
@@ -27,18 +27,18 @@ impl fmt::Display for Floor {
     }
 }
 
-/// The library people embed: it assembles the floors.
+/// The public library, which assembles the crates below it.
 const FACADE: Room = Room { name: "sheave", floor: Floor(6, false) };
-/// What no other crate depends on starts here.
+/// Lowest floor on which no other crate depends.
 const ROOF: Floor = Floor(9, false);
 const XTASK: Room = Room { name: "xtask", floor: Floor(10, false) };
-/// Drivers as outside crates write them: they may name all of the house, and nothing names them.
+/// Drivers written as outside crates write them. They may name all crates, and no crate names them.
 const OUTSIDE: Room = Room { name: "outside", floor: ROOF };
-/// Where those are.
+/// The folder of those drivers.
 const OUTSIDE_DIR: &str = "tests/drivers/";
-/// The fuzzers: a workspace of their own, whose programs name what they decode.
+/// The fuzzers: a workspace of their own, whose programs name the code they fuzz.
 const FUZZ: Room = Room { name: "fuzz", floor: ROOF };
-/// Stands beside the house.
+/// For the tests of all floors.
 const TESTKIT: &str = "testkit";
 
 const ROOMS: &[Room] = &[
@@ -63,7 +63,7 @@ const ROOMS: &[Room] = &[
     Room { name: "sim", floor: ROOF },
 ];
 
-/// Finds arrows that do not point down.
+/// Finds dependencies and names that do not point to a lower floor.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in &tree.manifests {
@@ -94,7 +94,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Why `from` must not name `to`, if so.
+/// Returns the reason if `from` must not name `to`.
 fn forbidden(from: &Room, to: &Room, for_tests: bool) -> Option<String> {
     if from.name == to.name {
         return None;
@@ -110,7 +110,7 @@ fn forbidden(from: &Room, to: &Room, for_tests: bool) -> Option<String> {
     (b >= a).then(|| format!("`{}` (floor {a}) must not name `{}` (floor {b}): arrows point down", from.name, to.name))
 }
 
-/// The room a path lies in.
+/// Returns the crate of a path.
 fn room_of(path: &str) -> Option<&'static Room> {
     if let Some(rest) = path.strip_prefix("crates/") {
         let name = rest.split('/').next()?;
@@ -125,7 +125,7 @@ fn room_of(path: &str) -> Option<&'static Room> {
     Some(if path.starts_with("xtask/") { &XTASK } else { &FACADE })
 }
 
-/// The room that a crate's name means, if it is one of ours.
+/// Returns the crate of a package name, if it is one of ours.
 fn target(name: &str, separator: char) -> Option<&'static Room> {
     match name.strip_prefix("sheave") {
         Some("") => Some(&FACADE),
@@ -138,14 +138,14 @@ fn target(name: &str, separator: char) -> Option<&'static Room> {
     }
 }
 
-/// The words of `code` that may be crates of ours: `sheave_*`, and `sheave` before `::`.
+/// Returns the words of `code` that may be crates of ours: `sheave_*`, and `sheave` before `::`.
 fn crate_names(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let bytes = code.as_bytes();
     code.match_indices("sheave").filter_map(move |(at, word)| {
         if at > 0 && is_word(bytes[at - 1]) {
             return None;
         }
-        // `cfg(sheave_lab)` asks for a build, and names no crate.
+        // `cfg(sheave_lab)` tests a flag of the build, and names no crate.
         if ["cfg(", "cfg!(", "not("].iter().any(|before| code[..at].ends_with(before)) {
             return None;
         }

@@ -1,13 +1,13 @@
-//! Where a crate's tests are joined into few programs (`autotests = false`), every file of `tests/` is in one of them.
+//! Checks that every file of `tests/` is part of a test program, in crates that join their tests into a few programs
+//! (`autotests = false`).
 //!
-//! Cargo looks for no tests in such a crate: a file that neither the manifest nor a program names would be compiled by
-//! nobody, and its tests would pass for ever.
+//! Cargo does not search for tests in such a crate. A file that neither the manifest nor a program names would never be
+//! compiled, and its tests would seem to pass.
 
 use super::finding::Finding;
 use super::tree::Tree;
 use crate::workspace::parse_manifest;
 
-/// Finds files of tests that belong to no program.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in &tree.manifests {

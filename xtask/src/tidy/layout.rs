@@ -1,12 +1,11 @@
-//! Every Rust file opens with `//!`, and no line is wider than 120 columns.
+//! Checks that every Rust file opens with `//!`, and that no line is wider than 120 columns.
 
 use super::finding::Finding;
 use super::tree::Tree;
 
-/// rustfmt keeps code within this; it leaves comments and strings alone, we do not.
+/// Width of rustfmt, which does not wrap comments and strings. The check applies to those too.
 const MAX_COLUMNS: usize = 120;
 
-/// Finds files without a heading and lines that are too wide.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {

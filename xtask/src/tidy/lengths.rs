@@ -1,6 +1,6 @@
-//! Files and functions that are so long that a reader should ask whether they hold one idea: a warning, no more.
+//! Warns of files and functions so long that a reader should ask whether they hold one idea.
 //!
-//! A limit that fails would cut ideas by their length instead of by their meaning.
+//! A limit that fails the check would make authors cut by length and not by meaning.
 
 use super::finding::Finding;
 use super::tree::Tree;
@@ -8,7 +8,6 @@ use super::tree::Tree;
 const MANY_FILE_LINES: usize = 800;
 const MANY_FN_LINES: usize = 100;
 
-/// Finds long files and functions.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {

@@ -1,12 +1,11 @@
-//! Tells code from comments and strings: enough of Rust's lexical grammar for checks by line and by word.
+//! Separates code from comments and strings, with as much of Rust's lexical grammar as checks by line and by word need.
 //!
 //! Invariant I1: every output has the input's length and its newlines, so that offsets and lines agree between them.
 
-/// A source text three ways, blanked with spaces where the other two have something.
+/// The parts of a source text. Each has spaces in place of the rest.
 pub struct Lexed {
-    /// Code, with comments and the contents of strings and characters blanked.
+    /// Code without comments, and without the contents of strings and characters.
     pub code: String,
-    /// Comments only.
     pub comments: String,
 }
 
@@ -17,7 +16,6 @@ enum Kind {
     Text,
 }
 
-/// Splits `text` into code and comments (I1).
 pub fn lex(text: &str) -> Lexed {
     let bytes = text.as_bytes();
     let mut kinds = vec![Kind::Code; bytes.len()];
@@ -34,7 +32,7 @@ pub fn lex(text: &str) -> Lexed {
     Lexed { code: only(Kind::Code), comments: only(Kind::Comment) }
 }
 
-/// What starts at `at`, and where it ends.
+/// Returns the kind of the token at `at`, and its end.
 fn token(bytes: &[u8], at: usize) -> (Kind, usize) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
@@ -55,7 +53,7 @@ fn token(bytes: &[u8], at: usize) -> (Kind, usize) {
     (Kind::Code, at + 1)
 }
 
-/// A word, or a string if the word is its prefix.
+/// Returns a word, or a string if the word is its prefix.
 fn word_or_raw(bytes: &[u8], at: usize) -> (Kind, usize) {
     let end = at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);
     if matches!(&bytes[at..end], b"r" | b"br" | b"cr") {
@@ -106,7 +104,7 @@ fn quoted(rest: &[u8]) -> usize {
     rest.len() // also where a backslash ends the file
 }
 
-/// The length of a character literal, or `None` for a lifetime.
+/// Returns the length of a character literal, or `None` for a lifetime.
 fn character(rest: &[u8]) -> Option<usize> {
     let close = if rest.get(1) == Some(&b'\\') {
         3 + rest.get(3..)?.iter().position(|&b| b == b'\'')?
@@ -124,12 +122,12 @@ fn character(rest: &[u8]) -> Option<usize> {
     (rest.get(close) == Some(&b'\'')).then_some(close + 1)
 }
 
-/// Whether the byte can be part of an identifier.
+/// Returns true if the byte can be part of an identifier.
 pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The offsets at which `word` stands in `code` as a whole word.
+/// Returns the offsets of `word` in `code` as a whole word.
 pub fn find_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {

@@ -1,7 +1,7 @@
-//! Every memory ordering that orders something says with what it pairs.
+//! Checks that every memory ordering except Relaxed names its partner.
 //!
-//! A rule of thumb that a script can check: above each `Ordering::Acquire`, `Release`, `AcqRel` and `SeqCst` of
-//! product code stands a comment that speaks of it (its name, or "pairs with"). Relaxed orders nothing.
+//! A heuristic: above each `Ordering::Acquire`, `Release`, `AcqRel` and `SeqCst` of product code there must be a
+//! comment with the name of the ordering, or with "pairs with". Relaxed orders nothing.
 
 use super::finding::Finding;
 use super::lexer::find_word;
@@ -10,11 +10,10 @@ use super::tree::Tree;
 
 const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// How far above the ordering its comment may begin to end: a statement that rustfmt broke up, or a short run of
-/// statements that share one comment.
+/// Most lines of code between the end of the comment and the ordering: a statement that rustfmt wrapped, or a short run
+/// of statements that share one comment.
 const MAX_DISTANCE: usize = 8;
 
-/// Finds orderings without a partner.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
@@ -32,7 +31,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a comment block that ends on `line` or a few lines above speaks of the ordering.
+/// Returns true if a comment block that ends on `line` or a few lines above explains the ordering.
 fn is_explained(source: &Source, comments: &[&str], line: usize, ordering: &str) -> bool {
     let codes: Vec<&str> = source.code.lines().take(line).collect();
     let mut distance = 0;
@@ -41,7 +40,7 @@ fn is_explained(source: &Source, comments: &[&str], line: usize, ordering: &str)
         if comment.contains(ordering) || comment.contains("pairs with") || comment.contains("Pairs with") {
             return true;
         }
-        // A line of a comment block costs nothing: reasons may be long.
+        // Lines of a comment block do not count, so that a reason may be long.
         distance += usize::from(!codes[at].trim().is_empty() || comment.trim().is_empty());
         if distance > MAX_DISTANCE {
             return false;

@@ -1,41 +1,39 @@
-//! One Rust file as the checks see it: text, code, comments, functions, and which parts are tests.
+//! A Rust file for the checks: text, code, comments, functions, and its test regions.
 //!
-//! Does not parse: functions and test regions are found by words and matching braces, which is exact for code that
-//! rustfmt has seen.
+//! Finds functions and test regions by words and matching braces, without a parser, which is exact for code formatted
+//! by rustfmt.
 
 use std::ops::Range;
 
 use super::lexer::{self, find_word, is_word};
 
-/// One Rust file.
 pub struct Source {
     /// Path from the repository's root, with `/`.
     pub path: String,
-    /// The text as it is.
+    /// The whole text.
     pub text: String,
-    /// The text with all but code blanked; same offsets.
+    /// The text with everything but code blanked, with the same offsets.
     pub code: String,
-    /// The text with all but comments blanked; same offsets.
+    /// The text with everything but comments blanked, with the same offsets.
     pub comments: String,
-    /// Whether the whole file is test code.
+    /// True if the whole file is test code.
     pub is_test: bool,
-    /// Line numbers that are test code inside a product file.
+    /// Lines of test code in a product file.
     test_lines: Vec<Range<usize>>,
 }
 
-/// One function with a body.
+/// A function with a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
     pub name: String,
-    /// The line of its `fn`.
+    /// Line of the word `fn`.
     pub line: usize,
     /// Lines from `fn` to the closing brace, both included.
     pub lines: usize,
 }
 
 impl Source {
-    /// Reads `text` as the file at `path`.
+    /// Makes a source of `text` as the file at `path`.
     pub fn new(path: &str, text: &str) -> Self {
         let lexed = lexer::lex(text);
         let mut source = Self {
@@ -50,7 +48,7 @@ impl Source {
         source
     }
 
-    /// The file's name without directories and `.rs`; the directory's name for `mod.rs`, `lib.rs` and `main.rs`.
+    /// Returns the file's name without folders and `.rs`; the folder's name for `mod.rs`.
     pub fn module(&self) -> &str {
         let stem = self.path.trim_end_matches(".rs");
         let mut parts = stem.rsplit('/');
@@ -60,23 +58,22 @@ impl Source {
         }
     }
 
-    /// The line of an offset, from 1.
+    /// Returns the line of an offset, from 1.
     pub fn line_of(&self, offset: usize) -> usize {
         1 + self.text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count()
     }
 
-    /// Whether the line is test code.
     pub fn is_test_line(&self, line: usize) -> bool {
         self.is_test || self.test_lines.iter().any(|lines| lines.contains(&line))
     }
 
-    /// The lines at which `word` stands in product code.
+    /// Returns the lines of `word` in product code.
     pub fn product_lines(&self, word: &str) -> Vec<usize> {
         let lines = find_word(&self.code, word).map(|at| self.line_of(at));
         lines.filter(|&line| !self.is_test_line(line)).collect()
     }
 
-    /// Every function with a body, nested ones too.
+    /// Returns every function with a body, nested ones included.
     pub fn functions(&self) -> Vec<Function> {
         let found = find_word(&self.code, "fn").filter_map(|at| {
             let name = word_at(&self.code, at + 2)?;
@@ -87,7 +84,7 @@ impl Source {
         found.collect()
     }
 
-    /// Out-of-line modules that exist for tests only: `#[cfg(test)] mod NAME;`.
+    /// Returns the modules in files of their own that exist for tests only: `#[cfg(test)] mod NAME;`.
     pub fn test_modules(&self) -> Vec<&str> {
         let found = self.test_attributes().filter_map(|end| {
             let item = self.code[end..].trim_start();
@@ -98,10 +95,10 @@ impl Source {
         found.collect()
     }
 
-    /// The offset of the brace that closes the body of the item at `at`; `None` if it has none.
+    /// Returns the offset of the brace that closes the body of the item at `at`, or `None` for an item without a body.
     fn body_end(&self, at: usize) -> Option<usize> {
         let bytes = self.code.as_bytes();
-        let mut nested = 0; // parentheses and brackets of the signature: `[u8; 4]` has a semicolon too
+        let mut nested = 0; // open parentheses and brackets of the signature: `[u8; 4]` has a semicolon too
         let open = (at..bytes.len()).find(|&i| {
             match bytes[i] {
                 b'(' | b'[' => nested += 1,
@@ -130,7 +127,7 @@ impl Source {
         ends.filter_map(|end| Some(self.line_of(end)..self.line_of(self.body_end(end)?) + 1)).collect()
     }
 
-    /// Where each attribute ends that compiles its item for tests only.
+    /// Returns the end of each attribute that compiles its item for tests only.
     fn test_attributes(&self) -> impl Iterator<Item = usize> {
         self.code.match_indices("#[cfg(").filter_map(|(at, open)| {
             let condition = &self.code[at + open.len()..];
@@ -142,7 +139,7 @@ impl Source {
     }
 }
 
-/// Files that are tests whatever they hold.
+/// Returns true for paths that hold tests only.
 fn is_test_path(path: &str) -> bool {
     let is_test_dir = |part: &str| matches!(part, "tests" | "benches" | "fuzz");
     path.ends_with("/tests.rs") || path.split('/').any(is_test_dir) || path.starts_with("crates/testkit/")

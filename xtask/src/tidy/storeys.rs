@@ -1,14 +1,14 @@
-//! Storeys: inside `sheave-vol` a module names only modules on lower storeys, so that none leads back to itself.
+//! Checks the layering of modules in `sheave-vol` ("storeys"): a module names only modules on lower storeys, so that
+//! none leads back to itself.
 //!
-//! Owns the table of storeys. A module is what stands in `crates/vol/src`, with all that is in its folder. Names that
-//! the crate's root exports again would hide where they come from; so code names the module that has them.
+//! Owns the table of storeys. A module is an entry of `crates/vol/src` with all that is in its folder. A re-export at
+//! the crate's root would hide the origin of a name, so that code must name the defining module.
 
 use super::finding::Finding;
 use super::lexer::is_word;
 use super::source::Source;
 use super::tree::Tree;
 
-/// Where the house stands.
 const HOUSE: &str = "crates/vol/src/";
 
 /// Modules by storey, the lowest first. Those on one storey never name each other.
@@ -24,7 +24,7 @@ const STOREYS: &[&[&str]] = &[
     &["pool"],
 ];
 
-/// Finds arrows inside the house that do not point down.
+/// Finds names that do not point to a lower storey.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     tree.sources.iter().filter(|source| !source.is_test).flat_map(arrows).collect()
 }
@@ -46,7 +46,7 @@ fn arrows(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// How many `super`s lead from a file to the crate's root.
+/// Returns the number of `super`s that lead from a file to the crate's root.
 fn depth(path: &str) -> usize {
     path.trim_end_matches("/mod.rs").trim_end_matches(".rs").split('/').count()
 }
@@ -55,7 +55,7 @@ fn storey(module: &str) -> Option<usize> {
     STOREYS.iter().position(|storey| storey.contains(&module))
 }
 
-/// Why `from` must not name `to`, if so.
+/// Returns the reason if `from` must not name `to`.
 fn forbidden(from: &str, to: &str) -> Option<String> {
     if from == to {
         return None;
@@ -69,14 +69,14 @@ fn forbidden(from: &str, to: &str) -> Option<String> {
     (low >= high).then(|| format!("`{from}` must not name `{to}`: inside vol, too, arrows point down"))
 }
 
-/// What code names at the crate's root, each where it does: after `crate::`, after enough `super::`s, and what stands
-/// in braces there.
+/// Returns the names that code uses at the crate's root, with their offsets: after `crate::`, after enough `super::`s,
+/// and in braces there.
 fn names(code: &str, depth: usize) -> Vec<(usize, &str)> {
     let root = "super::".repeat(depth);
     let mut found = Vec::new();
     for start in ["crate::", root.as_str()] {
         for (at, _) in code.match_indices(start) {
-            // `$crate`, a longer word, a longer way up.
+            // Part of `$crate`, of a longer word, or of a longer path of `super`s.
             if code[..at].ends_with(|c: char| c == '$' || c == ':' || is_word(c as u8)) {
                 continue;
             }
@@ -95,7 +95,7 @@ fn word(text: &str) -> Option<&str> {
     Some(&text[..end]).filter(|word| !word.is_empty())
 }
 
-/// The first word of each part of a list in braces, up to the brace that closes it.
+/// Returns the first word of each part of a list in braces, up to the closing brace.
 fn first_words(list: &str) -> impl Iterator<Item = &str> {
     let mut open = 1;
     let mut starts = vec![0];

@@ -1,6 +1,6 @@
-//! All files that the checks look at, read once: Rust sources, Markdown pages, Cargo manifests.
+//! All files that the checks use, read once: Rust sources, Markdown pages, Cargo manifests.
 //!
-//! Skips what is not the repository's: `target*` and hidden directories.
+//! Skips files that are not part of the repository: `target*` and hidden folders.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,21 +10,16 @@ use anyhow::{Context, Result};
 
 use super::source::Source;
 
-/// The repository's files.
 #[derive(Default)]
 pub struct Tree {
-    /// `*.rs`.
     pub sources: Vec<Source>,
-    /// `*.md`: path and text.
     pub pages: Vec<(String, String)>,
-    /// `Cargo.toml`: path and text.
     pub manifests: Vec<(String, String)>,
-    /// The paths of all files, whatever they are.
+    /// Paths of all files, of any kind.
     pub paths: BTreeSet<String>,
 }
 
 impl Tree {
-    /// Reads the repository at `root`.
     pub fn read(root: &Path) -> Result<Self> {
         let mut paths = Vec::new();
         walk(root, "", &mut paths)?;
@@ -39,7 +34,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A tree of the given files, for the tests of checks.
+    /// Makes a tree of the given files, for the tests of checks.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Self {
         let mut tree = Self::default();
@@ -59,7 +54,7 @@ impl Tree {
         }
     }
 
-    /// A file whose `mod` line says `#[cfg(test)]` is a test, and so is all below it.
+    /// Marks a file as a test if its `mod` line has `#[cfg(test)]`, and all files below it.
     fn mark_test_modules(&mut self) {
         let mut modules = BTreeSet::new();
         for source in &self.sources {
@@ -76,7 +71,6 @@ impl Tree {
         }
     }
 
-    /// The source at exactly this path.
     pub fn source(&self, path: &str) -> Option<&Source> {
         self.sources.iter().find(|source| source.path == path)
     }

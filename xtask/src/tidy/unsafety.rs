@@ -1,7 +1,7 @@
-//! Unsafe code stays in the files listed here, and every block and impl has a SAFETY comment.
+//! Checks that unsafe code is in the files listed here only, and that every block and impl has a SAFETY comment.
 //!
-//! Owns [`ALLOWED`]. A listed file carries `allow(unsafe_code)` itself, for the whole file or one item: a lint level
-//! set by its parent module would not show. Tests and examples need the comments only.
+//! Owns [`ALLOWED`]. A listed file has `allow(unsafe_code)` itself, for the whole file or one item, because a lint
+//! level set by its parent module would not be visible in it. Tests and examples need the comments only.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;
 
-/// The product files that may hold unsafe code, and what they need it for.
+/// Product files that may contain unsafe code, with the reason.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/buf.rs", "owned memory with an alignment"),
     ("crates/base/src/clock/tsc.rs", "reading the time stamp counter"),
@@ -89,19 +89,19 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/uring/src/user_memory.rs", "vectors and timespecs behind an entry's addresses"),
 ];
 
-/// For the file, or for one item.
+/// The attribute for the whole file, and for one item.
 const MARKERS: &[&str] = &["#![allow(unsafe_code)]", "#[allow(unsafe_code)]"];
 
-/// Lines of code that may stand between the comment and its unsafe block (a statement that rustfmt broke up).
+/// Most lines of code between the comment and its unsafe block, in a statement that rustfmt wrapped.
 const MAX_GAP: usize = 3;
 
-/// The packages with unsafe product code: those whose tests a sanitizer can tell something about.
+/// Returns the packages with unsafe product code, whose tests a sanitizer can find something in.
 pub fn packages() -> BTreeSet<String> {
     let crates = ALLOWED.iter().filter_map(|(path, _)| path.strip_prefix("crates/")?.split('/').next());
     crates.map(|name| format!("sheave-{name}")).collect()
 }
 
-/// Finds unsafe code in the wrong place or without its reason, and entries of the list that are not needed.
+/// Finds unsafe code outside the list or without its reason, and needless entries of the list.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     check_against(tree, &ALLOWED.iter().map(|&(path, _)| path).collect::<Vec<_>>())
 }
@@ -138,14 +138,14 @@ fn check_against(tree: &Tree, allowed: &[&str]) -> Vec<Finding> {
     findings
 }
 
-/// Blocks and impls give a promise; `unsafe fn` and `unsafe extern` ask for one.
+/// Returns true for blocks and impls, which make a promise; `unsafe fn` and `unsafe extern` demand one from others.
 fn needs_comment(code: &str) -> bool {
     let next = code["unsafe".len()..].trim_start();
     next.starts_with('{') || find_word(next, "impl").next() == Some(0)
 }
 
-/// Whether the comment above `line` (or on it) says SAFETY; attributes and a few lines of the same statement may
-/// stand between.
+/// Returns true if the comment above `line` or on it has SAFETY. Attributes and a few lines of the same statement may
+/// lie between.
 fn has_comment(source: &Source, line: usize) -> bool {
     let comments: Vec<&str> = source.comments.lines().take(line).collect();
     let codes: Vec<&str> = source.code.lines().take(line).collect();

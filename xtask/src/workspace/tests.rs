@@ -1,4 +1,4 @@
-//! Unit tests of the Cargo.toml reader.
+//! Tests of the Cargo.toml parser.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The counts of the allocator that this test program has installed.
+//! Counts of the allocator that this test program has installed.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! The command line as clap sees it: names, defaults, help texts and the parsers of single values.
+//! The command line for clap: names, defaults, help texts and the parsers of single values.
 //!
-//! Whether the values fit together is judged later, by who runs the command.
+//! Combinations of values are checked by the code that runs the command.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,15 +46,15 @@ command line makes no sense.";
           arg_required_else_help = true, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
           disable_help_subcommand = true)]
 pub struct LabArgs {
-    /// Another measurement than an experiment.
+    /// A measurement other than an experiment.
     #[command(subcommand)]
     pub command: Option<LabCommand>,
 
-    /// Which experiment.
+    /// The experiment to run.
     #[arg(value_name = "EXPERIMENT", value_parser = experiments(), required_unless_present = "from")]
     pub experiment: Option<String>,
 
-    /// Fewer points and shorter turns, which claim nothing: shows in under two minutes that all five work.
+    /// Measure fewer points in shorter turns, in under two minutes. Shows that all five work, and claims nothing.
     #[arg(long, help_heading = "How much")]
     pub quick: bool,
 
@@ -67,7 +67,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "How much")]
     pub turn: Option<Duration>,
 
-    /// Which sweeps beside the thread's table: all, none, or one by its name.
+    /// Sweeps beside the published table: all, none, or one by its name.
     #[arg(long, value_name = "NAME", default_value = "all", help_heading = "How much")]
     pub sweep: String,
 
@@ -124,21 +124,21 @@ pub struct LabArgs {
     pub markdown: Option<PathBuf>,
 }
 
-/// What a run has that measures, and --from does not.
+/// Options of a run that measures, which do not go with --from.
 const OF_A_RUN: [&str; 12] =
     ["experiment", "quick", "rounds", "turn", "sweep", "instructions", "point", "job", "fio", "cpu", "save", "json"];
 
-/// What is no experiment.
+/// Commands that run no experiment.
 #[derive(Debug, Clone, Subcommand)]
 pub enum LabCommand {
-    /// Measure what it costs to have work done by workers: the pool that rings use, pools as they were, the kernel's.
+    /// Measure the cost of work done by workers, in the pool that rings use, in earlier pools, or in the kernel.
     Wq(WqArgs),
     /// Run one arm by itself, for tools that count what a process does.
     #[command(hide = true)]
     RunArm(RunArmArgs),
 }
 
-/// Which arm, where, how long.
+/// Arguments of `run-arm`: arm, point and length.
 #[derive(Debug, Clone, Args)]
 pub struct RunArmArgs {
     /// The experiment.
@@ -148,19 +148,19 @@ pub struct RunArmArgs {
     /// The parameters.
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = point)]
     pub point: Point,
-    /// How many I/Os.
+    /// Number of I/Os.
     #[arg(long, value_name = "COUNT", value_parser = value::count)]
     pub ios: u64,
 }
 
-/// Whether to count instructions.
+/// Counting of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Instructions {
-    /// Count them; without valgrind it fails.
+    /// Count instructions, and fail without valgrind.
     On,
-    /// Do not.
+    /// Do not count.
     Off,
-    /// When valgrind is there, and not with --quick.
+    /// Count if valgrind is installed and --quick is not given.
     Auto,
 }
 

@@ -1,7 +1,7 @@
-//! `sheave-lab EXPERIMENT`: runs experiments, shows them while they run, writes JSON and the page.
+//! `sheave-lab EXPERIMENT`: runs experiments, shows them meanwhile, and writes JSON and the page.
 //!
-//! Owns what is the terminal's: progress, Ctrl-C, files and the exit code. A claim that does not hold is a result, not
-//! a failure; a check that fails is one.
+//! Owns the side of the terminal: progress, Ctrl-C, files and the exit code. A claim that does not hold is a result,
+//! not a failure. A check that fails is a failure.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,17 +19,17 @@ use crate::run::{self, Plan, Sweeps};
 use crate::turns::Pace;
 use crate::{Lab, LabError, Scale, exp, instructions, stored};
 
-/// Makes a page of a report.
+/// Renders a report as the text of a file.
 type Render = fn(&LabReport) -> Result<String, LabError>;
 
-/// Runs experiments, or makes the pages of a run that was made before.
+/// Runs experiments, or renders the pages of a stored report.
 pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
     if let Some(path) = &args.from {
         return again(args, path);
     }
     let lab = lab(args)?;
     let plan = plan(args)?;
-    // Refused now, not after half an hour.
+    // Created before the run, so that a bad path fails now and not after half an hour.
     let files = files(args)?;
     let outcome = beside(|| {
         let mut shown = Shown::new(args.json, args.long);
@@ -53,7 +53,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The pages of a report that a run wrote.
+/// Renders the pages of a stored report.
 fn again(args: &LabArgs, path: &Path) -> Result<ExitCode, LabError> {
     let cannot_read = |err: &dyn std::fmt::Display| {
         LabError::usage(format!("cannot read {}: {err}", path.display())).fix("name a file that --save or --json wrote")
@@ -69,7 +69,7 @@ fn again(args: &LabArgs, path: &Path) -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs one arm by itself, for valgrind and its like.
+/// Runs one arm by itself, for valgrind and similar tools.
 pub fn run_arm(all: &LabArgs, args: &RunArmArgs) -> Result<ExitCode, LabError> {
     let lab = lab(all)?;
     let turn = beside(|| run::run_arm(&lab, &args.experiment, &args.arm, &args.point, args.ios))?;
@@ -85,13 +85,14 @@ fn lab(args: &LabArgs) -> Result<Lab, LabError> {
     })
 }
 
-/// Runs something that pins its thread beside the first thread: pools take the CPUs of their workers from that one.
+/// Runs `work`, which pins its thread, on a thread of its own. Pools take the CPUs of their workers from the first
+/// thread, which must stay unpinned.
 fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let done = std::thread::scope(|scope| scope.spawn(work).join());
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The arguments judged together.
+/// Checks the combination of arguments and makes the plan.
 fn plan(args: &LabArgs) -> Result<Plan, LabError> {
     let name = args.experiment.as_deref().unwrap_or("all");
     let experiments = exp::ALL.iter().copied().filter(|experiment| name == "all" || experiment.id() == name);
@@ -129,7 +130,7 @@ fn plan(args: &LabArgs) -> Result<Plan, LabError> {
     })
 }
 
-/// What a command needs to measure one row again as this run does.
+/// Returns the options with which a command measures one row again as this run does.
 fn options(args: &LabArgs) -> String {
     let mut options = String::new();
     if args.quick {
@@ -148,7 +149,7 @@ fn options(args: &LabArgs) -> String {
     options
 }
 
-/// The command line as a shell takes it. Where the report goes is not part of what was measured.
+/// Returns the command line quoted for a shell, without the names of output files, which do not affect the measurement.
 fn command() -> String {
     let plain = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,:/+%#".contains(c));
     let quoted = |word: String| {
@@ -159,7 +160,7 @@ fn command() -> String {
     ["sheave-lab".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Of the words of a command line those that do not name a file to write.
+/// Filters out the options of a command line that name a file to write.
 fn measuring(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     const FILES: [&str; 3] = ["--html", "--markdown", "--save"];
     let mut is_file = false;
@@ -170,8 +171,8 @@ fn measuring(words: impl Iterator<Item = String>) -> impl Iterator<Item = String
     })
 }
 
-/// The CPUs to place threads on: those named, else all that are allowed from the last down, since interrupts and other
-/// programs prefer the first.
+/// Returns the CPUs to place threads on: the named ones, or all allowed ones from the last down, because interrupts and
+/// other programs prefer the first.
 fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
     match named {
         Some(named) => Ok(named.allowed()?.to_vec()),
@@ -179,7 +180,7 @@ fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
     }
 }
 
-/// The files that are asked for, each with what makes its text.
+/// Creates the wanted files, each with the function that renders its text.
 fn files(args: &LabArgs) -> Result<Vec<(File, &Path, Render)>, LabError> {
     let asked: [(&Option<PathBuf>, Render); 3] = [
         (&args.html, |report| Ok(crate::html::page(report))),

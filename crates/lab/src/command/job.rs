@@ -1,7 +1,7 @@
-//! A fio job file as a point of an experiment.
+//! Conversion of a fio job file into a point of an experiment.
 //!
-//! The lab has devices, memory and turns of its own: `filename`, `size`, `direct`, `fixedbufs`, `cpus_allowed` and the
-//! length of a job say nothing to it, as docs/jobs.md tells. What else a job asks for and an experiment cannot do is
+//! The lab has its own devices, memory and turns, so that `filename`, `size`, `direct`, `fixedbufs`, `cpus_allowed` and
+//! the length of a job have no effect, as docs/jobs.md explains. Other options that no experiment can follow are
 //! refused.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use sheave_load::Job;
 
 use crate::{LabError, Point};
 
-/// The point that a job file describes.
+/// Reads a job file and returns the point that it describes.
 pub fn point(experiment: &str, path: &Path) -> Result<Point, LabError> {
     of(experiment, &Job::open(path)?)
 }

@@ -1,6 +1,6 @@
-//! A run as the terminal sees it: tables on stdout as they grow, progress on stderr between turns.
+//! The display of a run on the terminal: growing tables on stdout, progress on stderr between turns.
 //!
-//! * I1. Nothing is drawn during a turn: the thread that measures is the thread that draws.
+//! * I1. Nothing is drawn during a turn, because the thread that draws is the one that measures.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::report::{ExperimentReport, InstructionRow, Part, Row};
 use crate::run::Show;
 use crate::table;
 
-/// How often a line of progress is written where there is no terminal.
+/// Interval of progress lines if stderr is no terminal.
 const LINE: Duration = Duration::from_secs(10);
 
 const TEMPLATE: &str = "[{bar:24}] {msg}";
 
-/// Shows a run.
+/// Display of a run.
 pub struct Shown {
-    /// Stdout is for the JSON alone.
+    /// True if stdout gets the JSON alone.
     json: bool,
-    /// Nothing is left out.
+    /// True to print all checks and the whole verdict.
     long: bool,
     bar: Option<ProgressBar>,
     start: Instant,
@@ -29,7 +29,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// With a bar when stderr is a terminal.
+    /// Makes a display, with a progress bar if stderr is a terminal.
     pub fn new(json: bool, long: bool) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr_with_hz(10));
@@ -41,7 +41,7 @@ impl Shown {
         Self { json, long, bar, start, line_at: start + LINE }
     }
 
-    /// Takes the bar away.
+    /// Removes the progress bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -91,7 +91,7 @@ impl Show for Shown {
     }
 }
 
-/// Time left at the pace so far; nothing as long as that would be a guess.
+/// Formats the time left at the pace so far. Empty during the first percent, when it would be a guess.
 fn left(elapsed: Duration, share: f64) -> String {
     if share < 0.01 {
         return String::new();

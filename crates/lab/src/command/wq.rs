@@ -1,11 +1,10 @@
-//! `sheave-lab wq`: what it costs to have work done by workers.
+//! `sheave-lab wq`: the cost of work done by workers.
 //!
-//! Owns the turns and their order: ours, theirs, ours, theirs, so that a disturbance of one turn does not decide;
-//! each turn has pools and rings of its own. Locks and starts are measured in one more turn after these, because
+//! Owns the turns and their order: ours, theirs, ours, theirs, so that a disturbance of one turn does not decide. Each
+//! turn has pools and rings of its own. Locks and start latencies are measured in one more turn after these, because
 //! measuring them costs clock reads.
 //!
-//! The flood itself and the pools that take it are those of [`crate::wq`]; [`plan`](mod@plan) judges the arguments,
-//! [`report`] holds the result.
+//! The flood and the pools are in [`crate::wq`]. [`plan`](mod@plan) checks the arguments, [`report`] holds the result.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,7 +21,6 @@ use report::Report;
 mod plan;
 mod report;
 
-/// Runs it.
 pub fn run(args: &WqArgs, stop: Arc<AtomicBool>) -> Result<ExitCode, LabError> {
     let plan = plan(args, stop)?;
     let ours = Side::of(plan.arm);
@@ -34,7 +32,7 @@ pub fn run(args: &WqArgs, stop: Arc<AtomicBool>) -> Result<ExitCode, LabError> {
             Some(side) => Some(side.turn(&plan.flood, false)?),
             None => None,
         };
-        // Relaxed: the flag carries nothing but itself. A turn that was cut short does not count.
+        // Relaxed: the flag carries nothing but itself. An interrupted turn is not counted.
         if plan.flood.stop.load(Ordering::Relaxed) {
             break;
         }

@@ -1,4 +1,4 @@
-//! Counters: quiescent they are zero, whoever ended what.
+//! Checks that counters return to zero, in whatever seat each request ends.
 
 use super::*;
 use sheave::open_device;
@@ -53,10 +53,10 @@ fn the_reader_in_the_path_reads_once_a_jiffy_and_lets_go_of_its_device() {
         assert_eq!(counters.readings_in_path(), (0, 0), "{way:?}: it has no device yet");
         counters.watch(Some(&device));
         let began = jiffy();
-        // Until it has read twice; a machine that stands still must not hang the test.
+        // Until there are two readings. The time bounds the loop on a machine that makes no progress.
         while counters.readings_in_path().0 < 2 && jiffy() < began + 10_000_000_000 {
             seat.start(Op::Read);
-            // The end looks for a new jiffy, too.
+            // The end tests for a new jiffy too, and may be the second reading.
             if counters.readings_in_path().0 < 2 {
                 seat.end(Op::Read);
             }
@@ -64,7 +64,7 @@ fn the_reader_in_the_path_reads_once_a_jiffy_and_lets_go_of_its_device() {
         let (readings, seen) = counters.readings_in_path();
         let most = jiffies_since(began) + 1;
         assert!(readings == 2 && readings <= most, "{way:?}: {readings} readings in {most} jiffies");
-        // Of counters it sees the one that was started first, and perhaps the one of the moment.
+        // Counters show the request that was started first, and for the second reading perhaps the current one too.
         let expected = if way == Way::Tags { 0..=0 } else { readings..=2 * readings };
         assert!(expected.contains(&seen), "{way:?}: {seen} seen in {readings} readings");
         counters.watch(None);

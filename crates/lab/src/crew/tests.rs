@@ -1,4 +1,4 @@
-//! Crews over null devices: turns of I/Os and of time, and threads that cannot be made ready.
+//! Crews over null devices: turns limited by I/Os and by time, and threads that cannot be made ready.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,15 +1,16 @@
-//! bio-cache: where the next bio comes from. A slab of the thread, malloc, a cache per CPU, or the ring's own cache.
+//! Experiment bio-cache: the source of the next bio is a slab of the thread, malloc, a cache per CPU, or the ring's own
+//! cache.
 //!
-//! Owns the points. The arms are one ring each, with another bound of the cache
-//! ([`RingBuilder::bio_cache`]) and another store behind it ([`stores`]); what the way to a store costs by itself is an
-//! arm too, and is taken out of those that go it.
+//! Owns the points. Each arm is a ring with its own bound of the bio cache ([`RingBuilder::bio_cache`]) and its own
+//! store behind the cache ([`stores`]). The call of a store has a cost that only this experiment pays. The arm `hook`
+//! measures that cost alone, and it is subtracted from the arms that call a store.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`design`] | the arms, and what the thread claims |
-//! | [`stores`] | what stands behind the cache |
-//! | [`arm`] | an arm that runs |
-//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+//! | [`design`] | the arms, and the claim of the mailing-list thread |
+//! | [`stores`] | the stores behind the cache |
+//! | [`arm`] | a built arm, ready for turns |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
 //!
 //! [`RingBuilder::bio_cache`]: sheave::RingBuilder::bio_cache
 
@@ -26,7 +27,6 @@ mod design;
 pub mod stores;
 mod verdict;
 
-/// The experiment.
 #[derive(Debug)]
 pub struct BioCache;
 
@@ -35,7 +35,7 @@ fn sweep(name: &'static str, title: &'static str, label: &'static str, points: V
     Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
 }
 
-/// Who ends an I/O.
+/// The sweep over the context that ends an I/O: the polling ring, the submitting ring, another thread.
 fn ends() -> Sweep {
     let points = [
         ("polled", Point::default()),

@@ -1,23 +1,24 @@
-//! That data comes back through a ring of an arm: what the null devices of the measurements could not tell.
+//! Checks that data comes back through a ring of an arm, which the null devices of the measurements cannot show.
 
 use sheave::{Buf, Ring, RingBuilder, RingError, op, open_device};
 
 use crate::LabError;
 use crate::terms::Check;
 
-/// Entries that the ring has at least.
+/// Entries that the ring must have, one per block of a round.
 pub const ENTRIES: u32 = 64;
 
-/// Blocks that are written and read back, and bytes of one.
+/// Blocks that are written and read back, and bytes of each.
 const BLOCKS: u64 = ENTRIES as u64;
 const BLOCK: usize = 512;
 
-/// What the block at an index holds.
+/// Returns the content of a block by its index.
 fn content(block: u64) -> [u8; BLOCK] {
     std::array::from_fn(|at| (block as usize * 31 + at * 7 + 1) as u8)
 }
 
-/// Writes blocks in `ram:` and reads them back, twice over, so that what is recycled was used before.
+/// Writes blocks to `ram:` and reads them back. Does so twice, so that the second round uses recycled bios and
+/// requests.
 pub fn comes_back(
     arm: &str,
     ring: RingBuilder,
@@ -36,7 +37,7 @@ pub fn comes_back(
                 if write {
                     buf.copy_from_slice(&content(block + round));
                 }
-                // Every other block: nothing is merged, each has a bio and a request.
+                // Every other block: no two I/Os can be merged, so that each has a bio and a request of its own.
                 let offset = block * 2 * BLOCK as u64;
                 let pushed = match write {
                     true => ring.push(op::write(fd, buf).offset(offset).user_data(block)),

@@ -1,17 +1,17 @@
-//! dio-completion: where a direct write completes. In a worker, in the issuer's task, or where it is reaped.
+//! Experiment dio-completion: a direct write completes in a worker, in the issuer's task, or where it is reaped.
 //!
-//! Owns the sweeps; the file and what is between it and the ring are in [`subject`], an arm in [`arm`].
+//! Owns the sweeps. [`subject`] has the file and the layers between it and the ring, [`arm`] runs an arm.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`design`] | the arms, the thread's points, and which points can be measured |
+//! | [`design`] | the arms, the points of the published tables, and the points that can be measured |
 //! | [`extents`] | a file in memory: written, unwritten, shared, extending |
-//! | [`demoted`] | any file, with overwrites that complete later than they need to |
+//! | [`demoted`] | a wrapper of any file whose overwrites complete later than they need to |
 //! | [`cached`] | a device with a volatile cache, with FUA or without |
 //! | [`subject`] | device, file and cell of a point |
-//! | [`arm`] | an arm that runs |
-//! | [`pwrite`] | the arm without a ring's completions: a synchronous write |
-//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+//! | [`arm`] | a built arm, ready for turns |
+//! | [`pwrite`] | the engine of synchronous writes, which post no completion on a ring |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::point::Parameter;
@@ -34,7 +34,7 @@ pub mod pwrite;
 pub mod subject;
 mod verdict;
 
-/// What the thread published with polling: IOPS in a worker, IOPS inline, change.
+/// Published with polling, by queue depth: IOPS in a worker, IOPS inline, change in percent.
 const POLLED: [Option<(f64, f64, f64)>; 5] = [
     Some((180e3, 201e3, 11.0)),
     Some((356e3, 394e3, 10.0)),
@@ -43,7 +43,7 @@ const POLLED: [Option<(f64, f64, f64)>; 5] = [
     None,
 ];
 
-/// And with interrupts: IOPS in a worker, IOPS in the issuer's task, change.
+/// Published with interrupts, by queue depth: IOPS in a worker, IOPS in the issuer's task, change in percent.
 const INTERRUPTS: [Option<(f64, f64, f64)>; 5] = [
     Some((155e3, 162e3, 4.5)),
     Some((290e3, 313e3, 7.9)),
@@ -52,7 +52,6 @@ const INTERRUPTS: [Option<(f64, f64, f64)>; 5] = [
     Some((615e3, 845e3, 37.4)),
 ];
 
-/// The experiment.
 #[derive(Debug)]
 pub struct DioCompletion;
 
@@ -60,7 +59,7 @@ fn category(n: usize, label: &str, point: Point) -> SweepPoint {
     SweepPoint { x: n as f64, label: label.into(), point }
 }
 
-/// Queue depths beyond the thread's.
+/// A sweep over queue depths beyond the published ones.
 fn depth_sweep(name: &'static str, title: &'static str, scale: Scale, point: fn(u32) -> Point) -> Sweep {
     let depths: &[u32] = match scale {
         Scale::Quick => &[1, 32],
@@ -76,7 +75,7 @@ fn categories(name: &'static str, title: &'static str, label: &'static str, poin
     Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
 }
 
-/// What a write finds, in memory and in a volume.
+/// Sweeps over the kinds of write, on a file in memory and on a volume.
 fn cell_sweeps() -> [Sweep; 2] {
     let points = |cells: &[Cell], file: &str| {
         let point = |cell: &Cell| overwrites(16).with("cell", cell.name()).with("file", file);
@@ -89,14 +88,14 @@ fn cell_sweeps() -> [Sweep; 2] {
     ]
 }
 
-/// Why the series was written: a synchronous write beside async ones, one at a time.
+/// A synchronous write beside async ones, one at a time: the comparison that the patch series was written for.
 fn synchronous_sweep() -> Sweep {
     let points = design::one_at_a_time().into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
     categories("sync", "A synchronous write beside async ones (QD 1)", "write", points.collect())
 }
 
-/// Workers on another CPU, for which the ring spins, and on its own, for which it sleeps. With interrupts the device
-/// has the second CPU, so that the workers need a third.
+/// A sweep over the CPU of the workers: another one, for which the ring spins, or the ring's own, for which it sleeps.
+/// With interrupts the device has the second CPU, so that the workers need a third.
 fn placement(lab: &Lab) -> Sweep {
     let at = |worker: &str, point: Point| point.with("worker", worker);
     let mut points = vec![
@@ -152,7 +151,7 @@ impl Experiment for DioCompletion {
         polled.chain(interrupts).collect()
     }
 
-    /// Polled writes complete inline by the thread's first patch, others in the issuer's task by its last.
+    /// The published arm is `inline` for polled writes (first patch) and the issuer's task for others (last patch).
     fn threads_arm(&self, point: &Point) -> Option<usize> {
         Some(if subject::is_polled(point).unwrap_or(true) { INLINE } else { SEED })
     }
@@ -212,7 +211,7 @@ impl Experiment for DioCompletion {
     }
 
     fn instruction_points(&self) -> Vec<Point> {
-        // A ring that spins would count its spins.
+        // A ring whose workers have another CPU spins for them, and valgrind would count the spins.
         [1, 16].map(|depth| overwrites(depth).with("device", "null").with("worker", "same")).into()
     }
 

@@ -1,11 +1,11 @@
-//! A device that works on its own: another thread ends each request, a fixed time after it came.
+//! A device that completes on its own thread, a fixed time after each request came.
 //!
-//! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread does not sleep while
-//! there is I/O, as hardware does not, so that handing a request over wakes nobody; and somebody may be told of each
-//! end, on that thread. Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
+//! Differs from `null:complete=thread` in two points. Where there is a CPU for it, the thread spins while there is I/O,
+//! as hardware would, so that a submission wakes no thread. And a callback runs on that thread for each end. Serves as
+//! the interrupting device of dio-completion and as the completion on another CPU of in-flight.
 //!
-//! * E1. Requests end in the order in which they came, once each; the thread ends after its hardware queue is gone.
-//! * E2. What the thread uses is the device's CPU time and not the I/O's: [`Elsewhere::cpu_ns`] tells it.
+//! * E1. Requests end in the order in which they came, once each. The thread ends after its hardware queue is gone.
+//! * E2. The CPU time of the thread is the device's and not the I/O's: [`Elsewhere::cpu_ns`] returns it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -23,48 +23,44 @@ use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, RqList, RqTable};
 use sheave_load::cpu;
 
-/// Looks at an empty queue between two notes of the CPU time.
+/// Polls of an empty queue between two updates of the CPU time.
 const LOOKS: u32 = 4096;
-/// A thread that was not asked for anything for so long sleeps: its arm has no turn, and another one's device may need
-/// the CPU.
+/// Idle time after which a spinning thread sleeps. Its arm then has no turn, and the device of another arm may need the
+/// CPU.
 const IDLE: Duration = Duration::from_millis(1);
 
-/// Told of each request that ends, on the thread that ends it, before the ring hears of it.
+/// Called for each request that ends, on the thread that ends it and before the ring is notified.
 pub type OnEnd = Box<dyn FnMut(Op) + Send>;
-/// Makes one for each ring.
+/// Makes the callback of each ring.
 pub type MakeOnEnd = Box<dyn Fn() -> OnEnd + Send + Sync>;
 
-/// What the device is like.
 pub struct Settings {
-    /// Bytes.
     pub size: u64,
-    /// How long a request takes.
+    /// Time from a request's arrival to its end.
     pub latency: Duration,
-    /// Where the threads run: one for each ring, in turn.
+    /// CPUs of the threads. Each ring's thread takes the next one, in turn.
     pub cpus: Vec<usize>,
-    /// The threads have these CPUs for themselves, and do not sleep while there is I/O.
+    /// True if the threads have these CPUs to themselves and may spin while there is I/O.
     pub alone: bool,
-    /// Who is told of ends.
     pub on_end: MakeOnEnd,
 }
 
-/// The device, seen from the arm that uses it.
+/// Handle of the device for the arm that uses it.
 #[derive(Clone, Debug)]
 pub struct Elsewhere {
-    /// The device.
     pub device: Device,
     used_ns: Arc<AtomicU64>,
 }
 
 impl Elsewhere {
-    /// Makes it; its threads start when rings attach.
+    /// Makes the device. Its threads start when rings attach.
     pub fn new(settings: Settings) -> Elsewhere {
         let used_ns = Arc::new(AtomicU64::new(0));
         let hardware = Hardware { settings, used_ns: used_ns.clone(), rings: AtomicU64::new(0) };
         Elsewhere { device: Device::from_driver("elsewhere", Box::new(hardware)), used_ns }
     }
 
-    /// CPU time that its threads have used, as they noted it last (E2).
+    /// Returns the CPU time of the device's threads as of their last update (E2).
     pub fn cpu_ns(&self) -> u64 {
         // Relaxed: a figure by itself.
         self.used_ns.load(Ordering::Relaxed)
@@ -74,7 +70,6 @@ impl Elsewhere {
 struct Hardware {
     settings: Settings,
     used_ns: Arc<AtomicU64>,
-    /// Rings that have attached so far.
     rings: AtomicU64,
 }
 
@@ -84,7 +79,7 @@ impl std::fmt::Debug for Hardware {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Hardware {
     fn limits(&self) -> Limits {
@@ -100,7 +95,7 @@ unsafe impl Driver for Hardware {
     }
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
-        // Relaxed: only that each ring has another number matters.
+        // Relaxed: nothing but a distinct number for each ring is needed.
         let ring = self.rings.fetch_add(1, Ordering::Relaxed) as usize;
         let (send, requests) = sync_channel(usize::from(open.depth) + 1);
         let worker = Worker {
@@ -123,14 +118,13 @@ unsafe impl Driver for Hardware {
     }
 }
 
-/// A request on its way, and when it is due.
 struct Sent {
     due: PreciseTs,
     op: Op,
     rq: RemoteRq,
 }
 
-/// The device's side.
+/// The thread of one ring.
 struct Worker {
     requests: Receiver<Sent>,
     clock: Clock,
@@ -138,14 +132,14 @@ struct Worker {
     alone: bool,
     on_end: OnEnd,
     used_ns: Arc<AtomicU64>,
-    /// How much of its CPU time is in `used_ns`.
+    /// Part of the thread's CPU time that was already added to `used_ns`.
     noted_ns: u64,
 }
 
 impl Worker {
     fn live(mut self) {
         if let Some(cpu) = self.cpu {
-            // Elsewhere than wanted it is slower, and as right.
+            // A refused pin makes the thread slower and changes nothing else.
             let _ = cpu::pin(cpu);
         }
         while let Some(sent) = self.next() {
@@ -156,7 +150,7 @@ impl Worker {
         self.note();
     }
 
-    /// The next request; `None` when there will be none.
+    /// Waits for the next request. Returns `None` when the hardware queue is gone.
     fn next(&mut self) -> Option<Sent> {
         if !self.alone {
             return self.requests.recv().ok();
@@ -186,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Notes the CPU time.
+    /// Adds the CPU time since the last call to `used_ns`.
     fn note(&mut self) {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let now = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
@@ -196,7 +190,7 @@ impl Worker {
     }
 }
 
-/// One ring's way into the device.
+/// The hardware queue of one ring.
 #[derive(Debug)]
 struct Line {
     send: Option<SyncSender<Sent>>,
@@ -211,7 +205,7 @@ impl std::fmt::Debug for Sent {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for Line {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
@@ -220,7 +214,7 @@ unsafe impl HwQueue for Line {
             let op = rqs.get(&rq).op;
             let rq = self.remote.send_out(rq);
             let Some(send) = &self.send else { return rq.complete(Status::Offline) };
-            // There is room for every tag, so it is never full.
+            // The channel has room for every tag, so that it is never full.
             if let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) =
                 send.try_send(Sent { due, op, rq })
             {

@@ -1,14 +1,14 @@
-//! in-flight: what it costs to know how many requests are in flight.
+//! Experiment in-flight: the cost of keeping the number of requests in flight.
 //!
-//! Owns the sweeps; who counts, and how, is in [`counters`](crate::counters) and [`counting`].
+//! Owns the sweeps. [`counters`](crate::counters) has the counters, [`counting`] the driver that updates them.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`design`] | the arms and the two kinds of point |
-//! | [`counters`](crate::counters) | one pair, a pair a thread, some a node, none: tags |
+//! | [`counters`](crate::counters) | one pair of counters, a pair per thread, four per node, or none: tags |
 //! | [`counting`] | the driver that counts at the start and the end of each request |
-//! | [`arm`] | an arm that runs: threads, and a reader |
-//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+//! | [`arm`] | a built arm: threads, and a reader |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::model::{self, counted, machines};
@@ -25,21 +25,19 @@ pub mod counting;
 pub mod design;
 mod verdict;
 
-/// What the thread published, with 80 jobs on 80 queues: IOPS with one pair and with a pair a CPU.
+/// Published IOPS of 80 jobs on 80 queues, with one pair of counters and with a pair per CPU.
 const PUBLISHED: Published = Published { before: 1.5e6, after: 11.4e6, change_percent: 660.0 };
 
-/// Its jobs, and CPUs.
+/// Jobs, and CPUs, of the published measurement.
 const JOBS: u32 = 80;
 
-/// What a reading costs.
 const NS_PER_READING: Metric =
     Metric { name: "ns_per_reading", label: "time of a reading", unit: "ns", more_is_better: false };
 
-/// The experiment.
 #[derive(Debug)]
 pub struct InFlight;
 
-/// Threads from one to as many as there are CPUs, then more than those.
+/// Thread counts: powers of two below the number of CPUs, then one, two and four threads per CPU.
 fn threads(lab: &Lab) -> Vec<u32> {
     let cpus = lab.cpus.len() as u32;
     let mut threads: Vec<u32> = (0..32).map(|shift| 1 << shift).take_while(|&count| count < cpus).collect();
@@ -57,7 +55,7 @@ fn thread_sweep(lab: &Lab, name: &'static str, title: &'static str, point: fn(u3
     Sweep { name, title, axis, points, arms: WITHOUT_READER.into(), metric: None }
 }
 
-/// Readers at 0, 1 and 1000 Hz: what they cost the I/O, and what a reading costs.
+/// Sweeps over readers of 0, 1 and 1000 Hz: their cost to the I/O, and the cost of a reading.
 fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
     let threads = lab.cpus.len() as u32;
     let axis = Axis { label: "readings per second", unit: "Hz", scale: AxisScale::Categories };
@@ -76,7 +74,8 @@ fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
     ]
 }
 
-/// What a reading takes by how many queues there are: the objection in the thread.
+/// A sweep over the number of queues, for the objection on the mailing list that a walk of the tags costs more with
+/// each.
 fn queues() -> Sweep {
     let queues = [1, 2, 4, 8, 16, 32, 64];
     Sweep {
@@ -89,7 +88,7 @@ fn queues() -> Sweep {
     }
 }
 
-/// What the reader in the path costs, by how many queues it has to look at.
+/// A sweep over the number of queues for the arms whose I/O path reads the counters itself.
 fn in_path() -> Sweep {
     Sweep {
         name: "jiffy",
@@ -190,7 +189,7 @@ impl Experiment for InFlight {
             Err(why) => return Ok(vec![model::without(why)]),
         };
         let known = |arm: usize, iops, used| Known { arm: ARMS[arm].name.into(), cores: JOBS, iops, used };
-        // With counters for each CPU nothing moves, so that all of its time was private work.
+        // Counters per CPU move no cache line, so that all of an I/O's time counts as private work.
         let there = (f64::from(JOBS) * 1e9 / PUBLISHED.after, "of the thread's 80 jobs with counters for each CPU");
         let published = vec![known(BEFORE, PUBLISHED.before, false), known(PER_THREAD, PUBLISHED.after, true)];
         let mut predictions = vec![model::predict(&machines::POWER, &counted, there, published)];

@@ -1,11 +1,11 @@
-//! io-wq: what workers lose on the locks of their queue.
+//! Experiment io-wq: the time that workers lose on the locks of their queue.
 //!
-//! Owns the sweeps. [`design`] has the arms and the points; [`flood`](mod@flood) drives an arm, [`check`] proves that
-//! arms differ, [`verdict`] judges. The pools are those of [`crate::wq`], which `sheave-lab wq` measures too.
+//! Owns the sweeps. [`design`] has the arms and the points, [`flood`](mod@flood) drives an arm, [`check`] proves that
+//! the arms differ, and [`verdict`] judges. The pools are in [`crate::wq`], which `sheave-lab wq` measures too.
 //!
-//! Points: `threads` are submitters, `depth` and `batch` are each submitter's; `workers` (2 unless given) is the most
-//! that the pool may have, `work` what an item does (`nop`, or as `sleep:100us`). `cpus=1` keeps all threads on the
-//! first CPU; `stepped=1` goes without worker threads, for counting instructions.
+//! Points: `threads` is the number of submitters, `depth` and `batch` are per submitter. `workers` (default 2) is the
+//! maximum of the pool, `work` the work of an item (`nop`, or for example `sleep:100us`). `cpus=1` keeps all threads on
+//! the first CPU. `stepped=1` runs without worker threads, for counting instructions.
 
 use crate::LabError;
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, SweepPoint};
@@ -23,10 +23,9 @@ pub mod design;
 mod flood;
 mod verdict;
 
-/// The experiment.
 pub struct IoWq;
 
-/// The gauge that the thread's table is about.
+/// The gauge of the published table.
 pub(super) const WAITING: Metric = Metric {
     name: "lock_wait_percent",
     label: "time waiting for the pool's locks, in % of CPU time",
@@ -34,9 +33,9 @@ pub(super) const WAITING: Metric = Metric {
     more_is_better: false,
 };
 
-/// The thread's figure: percent of CPU time in the lock, before.
+/// Published percent of CPU time in the lock, before the patch.
 const PUBLISHED_SHARE: f64 = 38.86;
-/// "Dozens of io-wq threads", as the thread says.
+/// Maximum of workers, for the "dozens of io-wq threads" of the published measurement.
 const DOZENS: u64 = 64;
 
 impl Experiment for IoWq {
@@ -147,7 +146,8 @@ impl Experiment for IoWq {
         design::UNUSED
     }
 
-    /// A ring has no operation that sleeps, and the kernel none of a length of our choice.
+    /// The ring and kernel arms run NOPs alone: a ring has no operation that sleeps, and the kernel's none of a given
+    /// length.
     fn takes_part(&self, arm: usize, point: &Point) -> bool {
         !(matches!(arm, RING | KERNEL) && point.extra.contains_key("work"))
     }
@@ -178,7 +178,7 @@ impl Experiment for IoWq {
         let private = (ours, "CPU time of an item, measured here, arm \"after\"");
         let (one_task, pairs): (Vec<_>, Vec<_>) = counted.into_iter().partition(|counted| counted.arm == ONE_TASK);
         let mut prediction = model::predict(&machines::EPYC_ONE, &pairs, private, Vec::new());
-        // The published point is the kernel's: its rules, and what its item takes.
+        // The published point is the kernel's, so the prediction takes the kernel's rules and the time of its item.
         let kernels = of(KERNEL).filter(|ns| *ns > 0.0);
         if let Some((most, item_ns)) = one_task.last().zip(kernels) {
             let input = "CPU time of a NOP in the kernel's io-wq, measured here, for the lock's share";
@@ -194,7 +194,7 @@ impl Experiment for IoWq {
     }
 }
 
-/// Items that do something.
+/// Sweeps over workers with items that do some work.
 fn working(quick: bool) -> Vec<Sweep> {
     let workers: &[u64] = if quick { &[16] } else { &[1, 4, 16, 64] };
     let of = |name, title, point: fn(u64) -> Point| Sweep {
@@ -213,12 +213,12 @@ fn working(quick: bool) -> Vec<Sweep> {
     sweeps
 }
 
-/// The part of an item's CPU time that is the submitting task's, and how much it may be either way: who queues an item
-/// and sees its end does about as much as who takes and runs it.
+/// Share of an item's CPU time that falls to the submitting task: low, middle, high. Queueing an item and reaping it
+/// costs about as much as taking and running it.
 const OF_TASK: [f64; 3] = [1.0 / 3.0, 1.0 / 2.0, 2.0 / 3.0];
 
-/// The lock's share of CPU time by the kernel's rules (one task, a worker for each item that finds none free), beside
-/// the thread's: that is the point which it has published.
+/// Predicts the lock's share of CPU time by the kernel's rules (one task, a new worker for each item that finds none
+/// free) and compares it with the published share.
 fn told_share(most: &counted::Counted, item_ns: f64) -> String {
     let depth = flood(DOZENS).depth;
     let share = |of_task: f64, factor: f64| {

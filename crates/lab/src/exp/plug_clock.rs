@@ -1,15 +1,15 @@
-//! plug-clock: how often the clock is read for the stamps of requests. For each, or once for what goes in together.
+//! Experiment plug-clock: the clock is read for the stamp of each request, or once for all requests of a batch.
 //!
-//! Owns the points. The arms are one ring each, with another bound on the age of a shared stamp
-//! ([`RingBuilder::stamp_age`]), or with readings for each request that are thrown away, so that the clock is all that
-//! differs. A stamp for each batch of completions is the same in all of them, as it was in the kernel of the thread.
+//! Owns the points. Each arm is a ring with its own bound on the age of a shared stamp ([`RingBuilder::stamp_age`]), or
+//! with a discarded reading for each request, so that only the readings differ. The stamp of each batch of completions
+//! is the same in all arms, as it was in the kernel before and after the patch.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`design`] | the arms, and what the thread claims |
-//! | [`arm`] | an arm that runs |
-//! | [`watch`] | a file and a device that see how old the stamps are |
-//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+//! | [`design`] | the arms, and the claim of the mailing-list thread |
+//! | [`arm`] | a built arm, ready for turns |
+//! | [`watch`] | a file and a device that measure the age of stamps |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
 //!
 //! [`RingBuilder::stamp_age`]: sheave::RingBuilder::stamp_age
 
@@ -26,23 +26,22 @@ mod design;
 mod verdict;
 pub mod watch;
 
-/// The medians of the figures that the thread gives, in I/Os a second.
+/// Medians of the published figures before and after, in I/Os a second.
 const PUBLISHED: (f64, f64) = (108.40e6, 115.555e6);
 
-/// Age of the stamps that 99 % of the requests are below.
+/// The 99th percentile of the age of stamps.
 const AGE_P99: Metric =
     Metric { name: "stamp_age_p99_ns", label: "age of the stamp, 99 %", unit: "ns", more_is_better: false };
 
-/// The experiment.
 #[derive(Debug)]
 pub struct PlugClock;
 
-/// A submission in which each request takes this long to make, in ns.
+/// A point at which the file takes `work_ns` to map each request.
 fn slow(work_ns: u32) -> Point {
     Point::default().with("work", u64::from(work_ns))
 }
 
-/// How old stamps get, by how long each request takes to make.
+/// A sweep of stamp ages over the time that each request takes to make.
 fn ages(scale: Scale) -> Sweep {
     let works: &[u32] = match scale {
         Scale::Quick => &[100, 10_000],

@@ -1,4 +1,4 @@
-//! Reports with made-up figures, for the tests of verdicts.
+//! Makes reports with made-up figures, for the tests of verdicts.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn result(percent: Option<f64>) -> Option<ArmResult> {
     })
 }
 
-/// A row in which the arms after the first change the metric by these percentages, each give or take 1.
+/// Makes a row in which the arms after the first change the metric by these percentages, each give or take 1.
 pub fn row(label: String, point: Point, changes: &[f64]) -> Row {
     let arms = std::iter::once(result(None)).chain(changes.iter().map(|&percent| result(Some(percent)))).collect();
     Row {
@@ -38,7 +38,7 @@ pub fn row(label: String, point: Point, changes: &[f64]) -> Row {
     }
 }
 
-/// A report of these rows.
+/// Makes a report of these rows.
 pub fn report(experiment: &dyn Experiment, headline: Vec<Row>, sweeps: Vec<SweepReport>) -> ExperimentReport {
     ExperimentReport {
         id: experiment.id(),

@@ -1,18 +1,17 @@
-//! Changes against the first arm for the plot of them: what the thread published, ours with their intervals, and those
-//! in instructions.
+//! The plot of changes against the first arm: the published ones, ours with their intervals, and those in instructions.
 
 use super::data::Figures;
 use super::json::Json;
 use crate::report::{Change, ExperimentReport, Row};
 use crate::terms::Metric;
 
-/// Changes one below the other under their labels, drawn by the script.
+/// Adds a plot of changes, one row below the other, for the script to draw.
 pub fn draw(figures: &mut Figures, says: &str, metric: Metric, rows: Vec<(String, Vec<Json>)>) -> String {
     let rows = rows.into_iter().map(|(label, dots)| Json::List(vec![label.into(), Json::List(dots)]));
     figures.draw("changes", [says.into(), metric.in_points().into(), Json::list(rows)])
 }
 
-/// What was published for a row, and what was measured.
+/// Returns the marks of a row: the published change, and the measured ones.
 pub fn dots(report: &ExperimentReport, row: &Row) -> Vec<Json> {
     let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();
     for index in 0..report.arms.len() {
@@ -24,19 +23,18 @@ pub fn dots(report: &ExperimentReport, row: &Row) -> Vec<Json> {
     dots
 }
 
-/// A change that the thread published.
 pub fn published(change: f64) -> Json {
     Json::List(vec![Json::Number(-1.0), false.into(), Json::percent(change)])
 }
 
-/// A change of an arm that was measured, with its interval; none where the table says that it is not measurable.
+/// Returns the mark of an arm's measured change with its interval, or `None` if the change is not measurable.
 pub fn measured(arm: usize, change: Change) -> Option<Json> {
     let dot = [change.percent, change.low, change.high].map(Json::percent);
     let of = [Json::Number(arm as f64), false.into()];
     change.is_measurable().then(|| Json::list(of.into_iter().chain(dot)))
 }
 
-/// A change of an arm in instructions.
+/// Returns the mark of an arm's change in instructions.
 pub fn instructions(arm: usize, change: f64) -> Json {
     Json::List(vec![Json::Number(arm as f64), true.into(), Json::percent(change)])
 }

@@ -1,15 +1,15 @@
-//! What the script of the page draws, as compact JSON, so that a long run fits into a page that one can keep.
+//! The data that the page's script draws, as compact JSON, so that the page of a long run stays small.
 //!
-//! Owns the arrays' place in the page, and the script itself (`page.js`, which says what each array holds).
+//! Owns the arrays' place in the page, and the script itself (`page.js`, which documents each array).
 
 use super::json::Json;
 use super::look::Look;
 use super::words::lean;
 
-/// Draws.
+/// Source of the script.
 const SCRIPT: &str = include_str!("page.js");
 
-/// All that the script draws on a page.
+/// All figures of a page.
 #[derive(Debug, Default)]
 pub struct Figures {
     experiments: Vec<Json>,
@@ -17,12 +17,12 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// What is drawn from now on is of this experiment.
+    /// Begins an experiment, to which all figures belong until the next one begins.
     pub fn begin(&mut self, id: &str, looks: &[Look], options: &str) {
         self.experiments.push(Json::List(vec![id.into(), Json::list(looks.iter().map(Look::json)), options.into()]));
     }
 
-    /// The place where the script draws; `kind` is one of those at its end.
+    /// Adds a figure and returns the element in which the script draws it. `kind` is a name from the end of the script.
     pub fn draw(&mut self, kind: &str, parts: impl IntoIterator<Item = Json>) -> String {
         let of = self.experiments.len().saturating_sub(1);
         let mut figure = vec![kind.into(), Json::Number(of as f64)];
@@ -31,7 +31,7 @@ impl Figures {
         format!("<div id=\"f{}\"></div>\n", self.drawn.len() - 1)
     }
 
-    /// The elements that stand at the end of the page.
+    /// Returns the elements at the end of the page: the data, and the script.
     pub fn finish(self) -> String {
         let data = Json::List(vec![Json::List(self.experiments), Json::List(self.drawn)]);
         format!(

@@ -1,29 +1,24 @@
-//! Compact JSON: arrays without names, and numbers with the three digits that a reader is shown.
+//! Compact JSON: arrays without names, and numbers with the three digits that the page shows.
 //!
 //! * I1. No text can end the element of a page that it is in: `<` is written as an escape.
 
 use std::fmt;
 
-/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
-    /// Nothing; so is a number that is none.
+    /// No value, and also a number that is not finite.
     Null,
-    /// A number.
     Number(f64),
-    /// Words.
     Text(String),
-    /// Values in their order.
     List(Vec<Json>),
 }
 
 impl Json {
-    /// A percentage, with one digit after the point, as it is shown.
+    /// Makes a percentage with one digit after the point, as it is shown.
     pub fn percent(value: f64) -> Self {
         Self::Number((value * 10.0).round() / 10.0)
     }
 
-    /// A list of what can be a value.
     pub fn list<T: Into<Json>>(values: impl IntoIterator<Item = T>) -> Self {
         Self::List(values.into_iter().map(Into::into).collect())
     }
@@ -82,9 +77,9 @@ impl fmt::Display for Json {
     }
 }
 
-/// A number with three digits, in the shorter of two ways to write it.
+/// Formats a number with three digits, plain or scientific, whichever is shorter.
 fn digits(number: f64) -> String {
-    // Counts and places on an axis are what they are.
+    // Counts and places on an axis stay exact.
     if number.fract() == 0.0 && number.abs() < 1e5 {
         return format!("{number}");
     }
@@ -96,7 +91,7 @@ fn digits(number: f64) -> String {
     if scientific.len() < plain.len() { scientific } else { plain }
 }
 
-/// A text in quotes (I1).
+/// Writes a text in quotes (I1).
 fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str("\"")?;
     for c in text.chars() {

@@ -1,44 +1,38 @@
-//! How arms look, in every plot the same: colour by class, shape by number.
+//! The look of arms, the same in every plot: a colour by class, and a shape by number.
 
 use super::json::Json;
 use crate::terms::{ArmInfo, Role};
 
-/// Shapes of marks, by their number in the script; colour alone does not tell series apart in print.
+/// Shapes of marks, by their number in the script. In print the colour alone does not distinguish series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A disc.
     Disc,
-    /// A square.
     Square,
-    /// A triangle.
     Triangle,
-    /// A square on its corner.
+    /// A square standing on a corner.
     Diamond,
-    /// Two lines.
+    /// Two crossed lines.
     Cross,
     /// A disc that is empty inside.
     Ring,
 }
 
-/// How an arm looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Class of its colour.
+    /// CSS class of the colour.
     pub class: String,
-    /// Shape of its marks.
     pub mark: Mark,
-    /// In legends.
     pub name: &'static str,
 }
 
 impl Look {
-    /// For the script: name, class, shape.
+    /// Returns the look as an array for the script: name, class, shape.
     pub fn json(&self) -> Json {
         Json::List(vec![self.name.into(), self.class.as_str().into(), (self.mark as u32).into()])
     }
 }
 
-/// How the arms of an experiment look: before, seed and after alike in all experiments.
+/// Returns the looks of an experiment's arms. Before, seed and after look the same in all experiments.
 pub fn looks(arms: &[ArmInfo]) -> Vec<Look> {
     let mut others = 0;
     let mut look = |arm: &ArmInfo| {

@@ -1,11 +1,11 @@
-// Draws the plots and the folded tables of the page from the arrays beside it. It loads nothing.
+// Draws the plots and the folded tables of the page from the arrays beside it, and loads nothing.
 //
-// The page's maker (html.rs) leaves comments and the blanks before a line out; so no text here spans lines.
-// All words that come from the arrays go through `safe` before they are part of the page.
+// html.rs strips comments, and the blanks before each line, so that no string here may span lines. All words from the
+// arrays pass through `safe` before they become part of the page.
 
 const safe = words => String(words).replace(/[&<>"']/g, c => `&#${c.charCodeAt(0)};`);
 
-// Figures, as the tables of the terminal have them (table.rs).
+// Formatting of figures, the same as in the tables of the terminal (table.rs).
 
 const figure = (value, points) => {
   if (!Number.isFinite(value)) return '-';
@@ -32,16 +32,16 @@ const time = ns => {
   return `${Number((ns / scale).toFixed(2))} ${unit}`;
 };
 
-// Axes: a function from a value to its share of the way, 0 to 1.
+// Axes: functions from a value to its relative place on the axis, 0 to 1.
 
 const even = (low, high) => value => (value - low) / (high - low);
-// By the logarithm; values of 0 have a place of their own before the first where there are some.
+// A logarithmic axis. If some values are 0, these have a place of their own before the first.
 const log = (low, high, zero) => value => {
   if (zero && value <= 0) return 0;
   const share = high > low ? Math.log(value / low) / Math.log(high / low) : 0.5;
   return zero ? 0.12 + share * 0.88 : share;
 };
-// Side by side.
+// Places side by side.
 const slots = count => value => (value + 0.5) / count;
 
 const roundTicks = (low, high, count) => {
@@ -54,7 +54,7 @@ const roundTicks = (low, high, count) => {
   return ticks;
 };
 
-// An axis that holds all values and 0, and ends on a round one: its ends and its ticks.
+// Returns the ends and the ticks of an axis that contains all values and 0, and ends on a round value.
 const fromZero = values => {
   const low = Math.min(0, ...values), most = Math.max(0, ...values), high = most === low ? low + 1 : most;
   const ticks = roundTicks(low, high, 5), step = ticks.length > 1 ? ticks[1] - ticks[0] : high - low;
@@ -62,7 +62,7 @@ const fromZero = values => {
   return [from, to, roundTicks(from, to, Math.round((to - from) / step))];
 };
 
-// Powers of ten, and 2 and 5 times those where there are few.
+// Ticks at powers of ten, and also at 2 and 5 times those if there would be few.
 const logTicks = (low, high) => {
   const digits = Math.log10(high / low) <= 2 ? [1, 2, 5] : [1], ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
@@ -92,7 +92,7 @@ const svg = (width, height, says, body, look = '') =>
   `<svg class="${look}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${safe(says)}">${body.join('')}</svg>`;
 const captioned = (drawn, words) => `<figure>${drawn}<figcaption>${words}</figcaption></figure>`;
 
-// About how wide a text is, and a text in as many lines as its room asks for.
+// Estimates the width of a text, and breaks a text into lines of at most `room`.
 const LETTER = 6.6;
 const width = words => words.length * LETTER;
 const broken = (words, room) => {
@@ -105,7 +105,7 @@ const broken = (words, room) => {
   return lines;
 };
 
-// Names of arms from left to right, in as many rows as they need: [look, x, row].
+// Places the names of arms from left to right, in as many rows as they need: [look, x, row].
 const legend = (looks, left, right, sign) => {
   let from = left, row = 0;
   return looks.map(look => {
@@ -117,7 +117,7 @@ const legend = (looks, left, right, sign) => {
   });
 };
 
-// A plot with its axes; two rows of a legend have room above it.
+// A plot with its axes. Above it there is room for two rows of a legend.
 const WIDTH = 560, HEIGHT = 354, LEFT = 72, RIGHT = 16, TOP = 48, FLOOR = HEIGHT - 56;
 const frame = (across, up) => {
   const body = [];
@@ -134,7 +134,7 @@ const frame = (across, up) => {
     below(ticks, slot) {
       body.push(line('axis', LEFT, FLOOR, WIDTH - RIGHT, FLOOR));
       const room = slot || (WIDTH - LEFT - RIGHT) / Math.max(ticks.length, 1);
-      // Every second or third where they would run into each other.
+      // Every second or third label only, if labels would overlap.
       const widest = Math.max(0, ...ticks.flatMap(([, words]) => broken(words, room)).map(width));
       const every = slot ? 1 : Math.max(1, Math.ceil(widest / room));
       ticks.filter((_, at) => at % every === 0).forEach(([value, words]) => {
@@ -158,13 +158,13 @@ const frame = (across, up) => {
   };
 };
 
-// Changes one below the other: what the thread published, ours with their intervals, and those in instructions.
-// A dot is [arm or -1 for published, whether in instructions, change, low, high].
+// Changes one below the other: the published one, ours with their intervals, and those in instructions. A dot is
+// [arm or -1 for published, whether in instructions, change, low, high].
 const ratio = percent => 1 + percent / 100;
 const MARKED = [-90, -80, -50, -25, 0, 25, 50, 100, 200, 500, 1000, 2000, 5000];
 const scaleOf = dots => {
   const largest = Math.max(1, ...dots.map(([, , change]) => Math.abs(change)));
-  // An interval of few noisy rounds must not squeeze the rest into a line.
+  // A wide interval of few noisy rounds is clamped, so that the other changes remain distinguishable.
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
   const ends = dots.flatMap(([, , change, low, high]) => (Number.isFinite(low) ? [low, high] : [change]));
   const near = ends.map(value => clamp(value, -2 * largest, 2 * largest));
@@ -172,7 +172,7 @@ const scaleOf = dots => {
     const [low, high, ticks] = fromZero(near);
     return [value => even(low, high)(clamp(value, low, high)), ticks];
   }
-  // Small changes beside large ones: by the logarithm of the ratio.
+  // Small changes beside large ones: the axis is the logarithm of the ratio.
   const low = Math.max(-90, Math.min(0, ...near)), high = Math.min(5000, Math.max(0, ...near));
   const from = MARKED.filter(tick => tick <= low).pop(), to = MARKED.find(tick => tick >= high);
   const share = log(ratio(from), ratio(to));
@@ -188,7 +188,7 @@ const changes = ([, arms], says, points, rows) => {
     return counted ? [`${name} (instructions)`, look, CROSS] : [name, look, shape];
   };
   const wide = 1140, rowHeight = dots => Math.max(dots.length, 1) * 16 + 12;
-  // Labels end at the left edge of the plot: one that is wider than it was thought would lose its first letter.
+  // Labels end at the left edge of the plot. 1.1: a label wider than estimated would lose its first letter.
   const left = Math.max(60, ...rows.map(([words]) => width(words) * 1.1)) + 16, right = wide - 130;
   const seen = new Map(dots.map(dot => [lookOf(dot)[0], lookOf(dot)]));
   const names = legend([...seen.values()], left, wide, 16), upper = 34 + 16 * names[names.length - 1][2];
@@ -196,7 +196,7 @@ const changes = ([, arms], says, points, rows) => {
   const [share, ticks] = scaleOf(dots), x = value => left + share(value) * (right - left), body = [];
   let last = -Infinity;
   for (const tick of ticks) {
-    // Zero stays; of the others, those that have room.
+    // The tick at zero is always drawn, others only where they have room.
     if (tick !== 0 && (x(tick) - last < 42 || (tick < 0 && x(0) - x(tick) < 42))) continue;
     last = x(tick);
     body.push(line(tick === 0 ? 'zero' : 'grid', last, upper - 4, last, bottom));
@@ -222,8 +222,9 @@ const changes = ([, arms], says, points, rows) => {
   return svg(wide, place(bottom + 44), says, body, 'wide');
 };
 
-// How latencies are spread: [arm, the first bucket, I/Os in ten thousand of each bucket from there on], twelve buckets a
-// doubling.
+// The distribution of latencies: [arm, the first bucket, I/Os in ten thousand of each bucket from there on], with
+// twelve
+// buckets per doubling.
 const latencies = ([, arms], words, spreads) => {
   const bucket = at => 2 ** (at / 12);
   const low = bucket(Math.min(...spreads.map(([, first]) => first)) - 4);
@@ -243,14 +244,14 @@ const latencies = ([, arms], words, spreads) => {
   return plot.finish(`Latencies of each arm, ${words}`);
 };
 
-// Lines with marks, or bars where places have no order. `value` gives a figure and the ends of its whisker.
+// Lines with marks, or bars if places have no order. `value` returns a figure and the ends of its whisker.
 const series = (plot, arms, rows, bars, slot, value, says) => {
   plot.below(rows.map(([words, x], at) => [bars ? at : x, words]), slot);
   const used = arms.map((_, arm) => arm).filter(arm => rows.some(([, , , cells]) => cells[arm] && value(cells[arm])));
   plot.legend(used.map(arm => (bars ? [arms[arm][0], arms[arm][1], 1] : arms[arm])));
   used.forEach((arm, nth) => {
     const look = arms[arm], wide = (slot * 0.8) / used.length;
-    // Whiskers of arms that lie at the same place stand side by side.
+    // Whiskers of arms at the same place are drawn side by side.
     const aside = bars ? (nth + 0.5) * wide - slot * 0.4 : (nth - (used.length - 1) / 2) * 3;
     const found = rows.flatMap(([words, x, , cells], at) => {
       const given = cells[arm] && value(cells[arm]);
@@ -272,7 +273,7 @@ const series = (plot, arms, rows, bars, slot, value, says) => {
   });
 };
 
-// An arm hides others that change by less than so many times.
+// Factor by which the largest change exceeds those of seed and after when they get a plot of their own.
 const HIDDEN = 4;
 
 // A sweep: [metric, its title, in points], [axis, its title, 0 even, 1 by doublings, 2 without an order], and rows of
@@ -293,7 +294,7 @@ const sweep = ([id, arms, options], [metric, title, points], [axis, below, lie],
   const cells = rows.flatMap(([, , , cells]) => cells.filter(cell => cell));
   const own = arms.map(([, look], arm) => [arm, look]).filter(([, look]) => look === 'seed' || look === 'after');
   const against = arms[0][0], unit = points ? 'points' : '%';
-  // One disturbed round must not squeeze the others: the medians decide, and whiskers are cut.
+  // One disturbed round must not squeeze the others: the medians set the scale, and whiskers are cut.
   const top = 1.5 * Math.max(...cells.map(cell => cell[0]).filter(Number.isFinite)), cut = value => Math.min(value, top);
   const [low, high, ticks] = fromZero(cells.map(cell => cut(cell[2] ?? 0)));
   const level = frame(along(), even(low, high));
@@ -326,7 +327,7 @@ const sweep = ([id, arms, options], [metric, title, points], [axis, below, lie],
   const everyone = arms.map((_, arm) => arm), alone = own.map(([arm]) => arm);
   html += change(everyone,
     `The same as a change against ${against}; whiskers are 95 % intervals, cut where they leave the plot.`);
-  // Where another arm changes so much more that these lie on one line, they have a plot of their own.
+  // If another arm changes so much more that seed and after lie on one line, these get a plot of their own.
   const largest = shown => Math.max(0, ...changeOf(shown).map(cell => Math.abs(cell[3])));
   if (largest(alone) * HIDDEN < largest(everyone))
     html += change(alone,
@@ -348,7 +349,7 @@ const folded = (summary, head, body) =>
   `<details><summary>${safe(summary)}</summary><div class="scroll"><table><thead><tr>` +
   head.map(words => `<th>${safe(words)}</th>`).join('') + `</tr></thead><tbody>${body}</tbody></table></div></details>`;
 
-// A folded table: rows of a name and figures. `against` says that the second figure and those after it are differences.
+// A folded table: rows of a name and figures. `against` says that the second figure and later ones are differences.
 const table = (_, summary, head, against, rows) =>
   folded(summary, head, rows.map(([name, ...cells]) => {
     const words = (value, at) =>
@@ -357,7 +358,7 @@ const table = (_, summary, head, against, rows) =>
   }).join(''));
 const difference = value => (Math.abs(value) < 0.05 ? '' : plus(value.toFixed(1)));
 
-// A prediction: curves of [arm, points of [cores, low, middle, high]], and what was published: [arm, cores, IOPS].
+// A prediction: curves of [arm, points of [cores, low, middle, high]], and the published points: [arm, cores, IOPS].
 const prediction = ([, arms], curves, known) => {
   const points = curves.flatMap(([, points]) => points);
   const values = [...points.flatMap(([, low, , high]) => [low, high]), ...known.map(([, , iops]) => iops)];

@@ -1,5 +1,5 @@
-//! What more cores would do, as a section of the page: a plot for each machine, what was counted, and what the threads'
-//! own points say of it. Called a prediction wherever it appears.
+//! The section with predictions for more cores: a plot for each machine, the counts of the simulation, and a comparison
+//! with the published points. Labelled as a prediction wherever it appears.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::json::Json;
 use super::words::{escape, plain, prose};
 use crate::report::{Curve, ExperimentReport, Known, Predicted, Prediction};
 
-/// The section; empty where nothing is predicted.
+/// Renders the section, empty if there is no prediction.
 pub fn section(report: &ExperimentReport, figures: &mut Figures) -> String {
     let mut html = String::new();
     for prediction in &report.predictions {
@@ -52,7 +52,7 @@ fn of_machine(report: &ExperimentReport, prediction: &Prediction, figures: &mut 
     html
 }
 
-/// What was counted, an I/O.
+/// Renders the counts of the simulation per I/O.
 fn counts(prediction: &Prediction, figures: &mut Figures) -> String {
     let head = ["arm", "threads", "lines that came", "upgrades", "invalidations", "lock waits"];
     let rows = prediction.counts.iter().map(|counted| {
@@ -64,7 +64,7 @@ fn counts(prediction: &Prediction, figures: &mut Figures) -> String {
     figures.draw("table", [summary.into(), Json::list(head), false.into(), Json::list(rows)])
 }
 
-/// The curves in their bands, with the thread's points; none where there is nothing to draw.
+/// Adds the plot of the curves in their bands, with the published points. Returns `None` if there is nothing to draw.
 fn curves(report: &ExperimentReport, prediction: &Prediction, figures: &mut Figures) -> Option<String> {
     let mut points = prediction.curves.iter().flat_map(|curve| &curve.points);
     if !points.any(|point| point.cores > 0 && point.high > 0.0) {

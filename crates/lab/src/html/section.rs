@@ -1,4 +1,4 @@
-//! One experiment on the page.
+//! The section of one experiment on the page.
 
 use std::fmt::Write;
 
@@ -14,7 +14,6 @@ use crate::report::{ArmResult, Change, ExperimentReport, InstructionRow, Latency
 use crate::table::{beside, control, figure, interval, peer, repeated, signed, slide};
 use crate::terms::{AxisScale, Check, Metric};
 
-/// Its section.
 pub fn of(report: &ExperimentReport, figures: &mut Figures) -> String {
     let looks = looks(&report.arms);
     figures.begin(report.id, &looks, &report.options());
@@ -42,7 +41,7 @@ pub fn of(report: &ExperimentReport, figures: &mut Figures) -> String {
     html
 }
 
-/// The thread: a link where it has an address, and what it measured with.
+/// Renders the origin: the mailing-list thread, as a link if it has an address, and its measurement.
 fn origin(report: &ExperimentReport) -> String {
     let seed = &report.seed;
     let plain = |c: char| c.is_ascii_alphanumeric() || "@.-_+$".contains(c);
@@ -79,7 +78,7 @@ fn verdict(report: &ExperimentReport) -> String {
     )
 }
 
-/// The thread's table beside ours, the changes as a plot, and the latencies of its best-known row.
+/// Renders the published table beside ours, the changes as a plot, and the latencies of the best-known row.
 fn headline(report: &ExperimentReport, figures: &mut Figures) -> String {
     if report.headline.is_empty() {
         return String::new();
@@ -129,15 +128,15 @@ fn headline(report: &ExperimentReport, figures: &mut Figures) -> String {
     html
 }
 
-/// How the latencies of a row's arms are spread: buckets by their number, and I/Os in ten thousand of each.
+/// Adds the plot of latencies by arm: the number of the first bucket, and each bucket's I/Os in ten thousand.
 fn latencies(row: &Row, figures: &mut Figures) -> Option<String> {
     let spread = |latency: &Latency| {
-        // What fewer than one I/O in ten thousand took would be a flat line over half of the plot; the table has the
-        // rest.
+        // A bucket below one I/O in ten thousand would be part of a flat line over half of the plot. The table has the
+        // tail.
         let mut shares: Vec<(i32, f64)> = latency.shares.iter().map(|&[ns, share]| (bucket(ns), share * 1e4)).collect();
         shares.retain(|(_, share)| *share >= 1.0);
         let (first, last) = (shares.first()?.0, shares.last()?.0);
-        // Empty buckets were left out.
+        // The report leaves empty buckets out, and the script needs them.
         let each =
             (first..=last).map(|at| shares.iter().find(|(bucket, _)| *bucket == at).map_or(0.0, |it| it.1.round()));
         Some((f64::from(first), Json::list(each)))
@@ -150,18 +149,18 @@ fn latencies(row: &Row, figures: &mut Figures) -> Option<String> {
     (!spreads.is_empty()).then(|| figures.draw("latencies", [row.label.as_str().into(), Json::List(spreads)]))
 }
 
-/// The number of a bucket, of which there are twelve a doubling.
+/// Returns the number of a bucket, of which there are twelve per doubling.
 fn bucket(ns: f64) -> i32 {
     (ns.log2() * Latency::PER_DOUBLING).round() as i32
 }
 
-/// A change in a narrow cell: the estimate, and its interval on a line of its own.
+/// Renders a change for a narrow cell: the estimate, and its interval on a line of its own.
 fn change(change: Change, metric: Metric, before: &str) -> String {
     let (estimate, ends) = estimate_and_ends(change, metric);
     format!("<small>{before}{estimate}</small>{ends}")
 }
 
-/// The estimate of a change as text, and its interval as a line of its own, empty where there is none.
+/// Returns the estimate of a change as text, and its interval as an element, empty if there is none.
 pub fn estimate_and_ends(change: Change, metric: Metric) -> (String, String) {
     let told = interval(change, metric);
     let (estimate, ends) = told.split_at(told.find('[').unwrap_or(told.len()));
@@ -169,7 +168,7 @@ pub fn estimate_and_ends(change: Change, metric: Metric) -> (String, String) {
     (escape(estimate.trim_end()), ends)
 }
 
-/// Each arm's figure and its change.
+/// Renders the cells of a row: each arm's figure, its change, and the change at the end of the run.
 fn cells(row: &Row, metric: Metric) -> String {
     let cell = |(index, arm): (usize, &Option<ArmResult>)| {
         let Some(arm) = arm else { return "<td>-</td>".into() };
@@ -182,7 +181,7 @@ fn cells(row: &Row, metric: Metric) -> String {
     row.arms.iter().enumerate().map(cell).collect()
 }
 
-/// Beside the metric: time, switches, latencies and what the arms count, for the best-known row.
+/// Renders the further figures of the best-known row: time, switches, latencies, and the arms' own counters.
 fn more(report: &ExperimentReport) -> String {
     let Some(row) = report.best_known() else { return String::new() };
     let arms: Vec<Option<&ArmResult>> = (0..report.arms.len()).map(|index| row.arm(index)).collect();
@@ -251,13 +250,13 @@ fn instructions(report: &ExperimentReport, figures: &mut Figures) -> String {
     html
 }
 
-/// Functions that are listed at a point, of those in which arms differ.
+/// Most functions that are listed at a point.
 const FUNCTIONS: usize = 16;
 
-/// Where the instructions of a point are in which arms differ, with the rest and the sum, so that a reader can add them
-/// up; and the lines that they fetch.
+/// Adds the table of a point's instructions by function: those in which arms differ, the rest, and the sum, so that the
+/// columns can be added up. The last row has the cache lines fetched.
 fn functions(report: &ExperimentReport, row: &InstructionRow, figures: &mut Figures) -> String {
-    // Arms are told by what they have more or less than the first, where that one was counted.
+    // Other arms are shown by their difference from the first arm, if the first was counted.
     let first = |values: &[Option<f64>]| values.first().copied().flatten();
     let against = first(&row.per_io).is_some();
     let line = |name: String, values: &[Option<f64>]| {
@@ -290,7 +289,7 @@ fn functions(report: &ExperimentReport, row: &InstructionRow, figures: &mut Figu
     figures.draw("table", [summary.into(), Json::list(head), against.into(), Json::List(rows)])
 }
 
-/// A sweep: the metric and its change side by side, and the figures behind them.
+/// Renders a sweep: the metric and its change side by side, and the figures behind them.
 fn sweep(sweep: &SweepReport, figures: &mut Figures) -> String {
     let SweepReport { title, axis, metric, rows, .. } = sweep;
     let cell = |arm: &ArmResult| {
@@ -321,7 +320,7 @@ fn sweep(sweep: &SweepReport, figures: &mut Figures) -> String {
     format!("<h3>{}</h3>\n{}", escape(title), figures.draw("sweep", parts))
 }
 
-/// The checks, those together that say the same of several arms by the same figures.
+/// Renders the checks. Checks with the same text and figures for several arms share a line.
 fn checks(report: &ExperimentReport) -> String {
     if report.checks.is_empty() {
         return String::new();
@@ -351,7 +350,7 @@ fn checks(report: &ExperimentReport) -> String {
     html
 }
 
-/// The arm that a check is of, where its name begins with one, and the rest of the name.
+/// Splits the name of a check into the arm that it begins with, if any, and the rest.
 fn of_arm<'a>(report: &ExperimentReport, name: &'a str) -> (Option<&'static str>, &'a str) {
     let rest = |arm: &'static str| Some((arm, name.strip_prefix(arm).filter(|rest| rest.starts_with([':', ',']))?));
     match report.arms.iter().find_map(|arm| rest(arm.name)) {
@@ -360,8 +359,8 @@ fn of_arm<'a>(report: &ExperimentReport, name: &'a str) -> (Option<&'static str>
     }
 }
 
-/// The commands that measure rows of the thread's table again, and count instructions; those of sweeps stand with their
-/// figures.
+/// Renders the commands that repeat the rows of the published table and the counting of instructions. The commands of
+/// sweeps stand beside their figures.
 fn commands(report: &ExperimentReport) -> String {
     let mut html = String::from(
         "<details><summary>Commands that repeat the rows of the thread&#39;s table</summary>\n<table><tbody>\n",
@@ -377,7 +376,7 @@ fn commands(report: &ExperimentReport) -> String {
     for row in &report.headline {
         line(&row.label, &row.command);
     }
-    // They differ by the name of the arm and by the point.
+    // One command is enough: the others differ by the name of the arm and by the point.
     let commands = report.instructions.iter().flat_map(|row| report.arms.iter().zip(&row.commands));
     if let Some((arm, command)) = commands.into_iter().find(|(_, command)| !command.is_empty()) {
         line(&format!("instructions of {}; of other arms and points with their names", arm.name), command);

@@ -1,8 +1,8 @@
-//! How the page looks: light and dark by what the reader's system prefers, and on paper.
+//! The style of the page: light or dark by the reader's preference, and a version for print.
 
 use crate::report::Holds;
 
-/// The whole style sheet; the page has no other.
+/// The whole style sheet. The page loads no other.
 pub const CSS: &str = r#"
 :root {
   color-scheme: light dark;
@@ -100,7 +100,7 @@ details { margin: .8rem 0; } summary { cursor: pointer; color: var(--faint); }
 }
 "#;
 
-/// The class that colours a verdict.
+/// Returns the CSS class that colours a verdict.
 pub fn class_of(holds: Holds) -> &'static str {
     match holds {
         Holds::Yes => "yes",

@@ -1,5 +1,5 @@
-//! The page of an experiment without I/O: its text is escaped, its tags match, it needs nothing from elsewhere; what
-//! its script draws of it, by node.
+//! Tests of the page of an experiment without I/O: its text is escaped, its tags match, and it loads nothing. The
+//! script's drawings are tested by running it under node.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ impl Show for Silent {
     fn progress(&mut self, _: Duration, _: Duration, _: &str) {}
 }
 
-/// Everything a page can have.
+/// Makes a report with everything that a page can show.
 pub(crate) fn report() -> LabReport {
     let plan = Plan {
         experiments: vec![&FAKE, &FAKE],
@@ -62,7 +62,7 @@ pub(crate) fn report() -> LabReport {
     report
 }
 
-/// Fails at the first tag that does not close the one that is open.
+/// Fails at the first tag that does not close the innermost open one.
 fn assert_balanced(html: &str) {
     let empty = ["!DOCTYPE", "meta", "br", "line", "polyline", "polygon", "circle", "path"];
     let mut open: Vec<String> = Vec::new();
@@ -99,7 +99,7 @@ fn the_page_is_whole() {
     ] {
         assert!(page.contains(word), "the page lacks {word}");
     }
-    // A name of a function ends no element.
+    // `<` in a function's name is escaped, so that it cannot end the element.
     assert!(page.contains("malloc\\u003c&T>") && page.matches("</script>").count() == 2);
     assert!(page.contains("<code>sheave-lab fake --point bs=512,"), "the command of a row");
 }
@@ -111,7 +111,7 @@ fn the_page_needs_no_network() {
     for loads in loads {
         assert!(!page.contains(loads), "the page has {loads}");
     }
-    // The only addresses are links to the threads.
+    // The only addresses are links to the mailing-list threads.
     for (at, _) in page.match_indices("http") {
         assert!(page[..at].ends_with("href=\"") && page[at..].starts_with("https://lore.kernel.org/r/"));
     }
@@ -138,8 +138,8 @@ fn an_interrupted_run_says_so() {
     assert!(page.contains("Interrupted: what is missing was not measured."));
 }
 
-/// Runs the script of a page as a browser does, and gives the page with what it has drawn; `more` is run after it and
-/// may say something else instead.
+/// Runs the script of a page as a browser does, and prints the page with its drawings. The code of the argument runs
+/// after it, and its result is printed instead if it returns one.
 const BROWSER: &str = r#"
 const page = require('fs').readFileSync(0, 'utf8');
 const data = page.match(/<script type="application\/json" id="data">(.*?)<\/script>/s)[1];
@@ -156,7 +156,7 @@ const whole = text.replace(/<div id="(f\d+)"><\/div>/g, (place, id) => `<div>${d
 process.stdout.write(said === undefined ? whole + '</body></html>' : said.join('|'));
 "#;
 
-/// What node says; none where it is not installed.
+/// Returns the output of the script under node, or `None` if node is not installed.
 fn by_node(page: &str, more: &str) -> Option<String> {
     let node = sheave_testkit::require("node")?;
     let mut command = Command::new(node);
@@ -201,7 +201,7 @@ fn the_script_draws_what_was_measured() {
     }
 }
 
-/// A report whose first experiment's second arm changes clearly by so many percent, everywhere.
+/// Makes a report in which the second arm of the first experiment changes clearly by `percent`, everywhere.
 fn changed(percent: f64) -> LabReport {
     let mut report = report();
     let clear = Some(crate::report::Change { percent, low: percent - 1.0, high: percent + 1.0 });
@@ -228,7 +228,7 @@ fn what_is_not_measurable_has_no_mark_on_a_plot() {
 #[test]
 fn every_experiment_is_on_the_plot_of_all() {
     let mut report = changed(50.0);
-    // Whose metric is a share changes by points, which do not belong on the axis of the others.
+    // A share changes by percentage points, which do not fit the axis of relative changes.
     let shares = &mut report.experiments[1];
     shares.metric = Metric { name: "share", label: "share of CPU time", unit: "%", more_is_better: false };
     let change = Some(crate::report::Change { percent: -16.1, low: -19.1, high: -15.0 });

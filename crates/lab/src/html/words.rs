@@ -1,13 +1,13 @@
-//! Words and figures of the page's text.
+//! Formatting of the page's text and figures.
 //!
-//! * I1. All text that goes into an element or an attribute goes through [`escape`]; numbers are written by us.
+//! * I1. All text that goes into an element or an attribute goes through [`escape`]; numbers are formatted here.
 
 use std::fmt::Display;
 
 use crate::table::figure;
 use crate::terms::Metric;
 
-/// Text as HTML takes it, also within attributes.
+/// Escapes text for HTML, attributes included.
 pub fn escape(text: impl Display) -> String {
     let text = text.to_string();
     let mut safe = String::with_capacity(text.len());
@@ -18,7 +18,7 @@ pub fn escape(text: impl Display) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // Others below a space are not allowed in HTML at all.
+            // HTML allows no control characters but whitespace.
             c if c.is_control() && !c.is_whitespace() => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
@@ -26,13 +26,13 @@ pub fn escape(text: impl Display) -> String {
     safe
 }
 
-/// Words of ours, with code between backticks.
+/// Escapes our own text, and turns parts between backticks into code elements.
 pub fn prose(text: &str) -> String {
     let parts = text.split('`').enumerate();
     parts.map(|(at, part)| if at % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }).collect()
 }
 
-/// A figure whose unit its row names.
+/// Formats a figure whose unit is in the name of its row.
 pub fn plain(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -42,7 +42,7 @@ pub fn plain(value: f64) -> String {
     }
 }
 
-/// A time: `500 ns`, `20 µs`.
+/// Formats a time: `500 ns`, `20 µs`.
 pub fn time(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),
@@ -54,7 +54,7 @@ pub fn time(ns: f64) -> String {
     format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A source without the blanks before its lines, without empty lines, and without lines that `comment` begins.
+/// Strips indentation, empty lines, and lines that begin with `comment` from a source.
 pub fn lean(source: &str, comment: &str) -> String {
     let told = |line: &&str| !line.is_empty() && !(line.starts_with(comment));
     source.lines().map(str::trim).filter(told).flat_map(|line| [line, "\n"]).collect()

@@ -1,15 +1,16 @@
-//! What cachegrind writes about a run: instructions by function, and lines that were not in the first-level cache.
+//! Parses the output of cachegrind: instructions by function, and lines that were not in the first-level cache.
 //!
-//! Owns the format (`events:`, `fn=`, lines of counts, `summary:`) and nothing that runs. A program that stands in
-//! several files has several `fn=` entries of one name: they are added up.
+//! Owns the format (`events:`, `fn=`, lines of counts, `summary:`), and runs nothing. A function whose code is in
+//! several files has several `fn=` entries of one name, which are summed.
 
 use std::collections::BTreeMap;
 
-/// The tool, and a cache that is the same on every machine: 32 KiB of lines of 64 bytes for data and for instructions.
+/// Options of valgrind: the tool, and caches that are the same on every machine, 32 KiB of 64-byte lines for data and
+/// for instructions.
 pub const OPTIONS: [&str; 5] =
     ["--tool=cachegrind", "--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"];
 
-/// One run.
+/// Counts of one run.
 #[derive(Debug, Default, PartialEq)]
 pub struct Profile {
     instructions: u64,
@@ -17,19 +18,17 @@ pub struct Profile {
     functions: BTreeMap<String, u64>,
 }
 
-/// The difference of two runs, by I/O.
+/// Difference of two runs per I/O.
 #[derive(Debug, PartialEq)]
 pub struct PerIo {
-    /// Instructions.
     pub instructions: f64,
-    /// Lines that were fetched into the first-level cache of data.
+    /// Lines that were fetched into the first-level data cache.
     pub lines: f64,
-    /// Instructions by function.
     pub functions: BTreeMap<String, f64>,
 }
 
 impl Profile {
-    /// Reads the file; `None` when it is not one, or is cut short (its last line is the summary).
+    /// Parses the file. Returns `None` if it is malformed or cut short: a complete file ends with the summary.
     pub fn of(text: &str) -> Option<Profile> {
         let events: Vec<&str> = text.lines().find_map(|line| line.strip_prefix("events: "))?.split(' ').collect();
         let column = |name: &str| events.iter().position(|event| *event == name);
@@ -54,7 +53,7 @@ impl Profile {
         None
     }
 
-    /// What one of the `ios` I/Os takes that this run has more than the shorter one.
+    /// Returns the counts of one of the `ios` I/Os that this run has more than the `shorter` one.
     pub fn per_io(&self, shorter: &Profile, ios: u64) -> PerIo {
         let each = |long: u64, short: u64| (long as f64 - short as f64) / ios as f64;
         let of = |name: &String| shorter.functions.get(name).copied().unwrap_or(0);
@@ -66,7 +65,7 @@ impl Profile {
     }
 }
 
-/// The name without the hash that the compiler gives it.
+/// Strips the hash that the compiler appends to a name.
 fn short(name: &str) -> String {
     match name.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => name.into(),

@@ -1,4 +1,4 @@
-//! Reading what valgrind says.
+//! Tests of parsing the output of valgrind.
 
 use super::*;
 

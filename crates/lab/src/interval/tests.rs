@@ -1,4 +1,4 @@
-//! Figures that were worked out by hand, or stand in tables.
+//! Compares with figures that were computed by hand, or are in published tables.
 
 use super::*;
 use sheave_base::rng::Rng;
@@ -55,7 +55,7 @@ fn nothing_comes_of_nothing() {
     assert_eq!(change(&[1.0], &[0.0]), None);
 }
 
-/// Skewed noise, as a machine has it: the interval of no effect leaves 0 out as seldom as it promises.
+/// With skewed noise, as machines have it, the interval of no effect excludes 0 as rarely as its confidence promises.
 #[test]
 fn the_interval_holds_the_truth_as_often_as_it_says() {
     let mut rng = Rng::new(11);

@@ -1,7 +1,7 @@
-//! What the fast path does to cache lines: nothing alone, and a bounded number where rings share.
+//! Cache-line traffic of the fast path: none on one thread, and a bounded number of transfers where rings share.
 //!
-//! Run by `cargo xtask lab-tests` in the build with the simulated machine. `tests/lines.rs` holds the program to its
-//! seed.
+//! Run by `cargo xtask lab-tests` in the build with the simulated machine. `tests/lines.rs` checks that the program's
+//! counts repeat for a seed.
 
 use sheave_base::sbitmap::Sbitmap;
 use sheave_base::sync::hint;
@@ -45,11 +45,11 @@ fn a_pair_of_counters_comes_for_the_start_of_an_io_and_for_its_end() {
     let lines = per_io(moved(&counts), ios);
     assert!((1.7..=2.0).contains(&lines), "{lines} lines an I/O: {counts:?}");
     assert_eq!(counts.transfers, counts.invalidations, "each addition takes the line from one other");
-    // All of them are of one line.
+    // All transfers are of one line.
     assert_eq!(counts.busiest.len(), 1, "{counts:?}");
 }
 
-/// Threads that take tags of one bitmap, each with a word of its own to begin with.
+/// Simulates threads that take tags of one bitmap, each beginning in a word of its own.
 fn tags(depth: u32, threads: u32) -> (Counts, u64) {
     let map = Arc::new(Sbitmap::new(depth));
     let bodies = (0..threads).map(|index| {
@@ -58,7 +58,7 @@ fn tags(depth: u32, threads: u32) -> (Counts, u64) {
             let mut hint = index;
             let mut ios = |count: u64| {
                 for _ in 0..count {
-                    // None while another thread folds the free ones back.
+                    // No tag is free while another thread folds the freed ones back.
                     let (first, mask) = loop {
                         match map.get_batch(&mut hint, 1) {
                             Some(granted) => break granted,
@@ -84,7 +84,8 @@ fn tags_of_a_word_for_each_ring_move_nothing_and_of_one_word_a_bounded_number() 
     assert_eq!(moved(&own), 0, "{own:?}");
     let (one, ios) = tags(64, 8);
     let lines = per_io(moved(&one), ios);
-    // The word that is taken from, tried again while others change it; the word that is freed to; now and then a fold.
+    // Transfers of the word that is taken from, with retries, and of the word that is freed to, and now and then a
+    // fold.
     assert!((2.0..6.0).contains(&lines), "{lines} lines an I/O: {one:?}");
 }
 
@@ -99,7 +100,7 @@ fn an_item_of_the_pool_moves_less_than_one_line_and_one_of_a_list_many() {
     assert!(waits.0 < 0.05 && waits.1 > 0.5, "{waits:?} lock waits an item");
 }
 
-/// An item that finds no free worker gets one, so that a lock is waited for where one submitter has many workers.
+/// Each item that finds no free worker makes one, so that with one submitter and many workers the lock is contended.
 #[test]
 fn one_task_with_many_workers_waits_for_their_lock() {
     let waits = |workers| {

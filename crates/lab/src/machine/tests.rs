@@ -1,4 +1,4 @@
-//! What the system writes, read.
+//! Tests of parsing the system's files.
 
 use super::*;
 

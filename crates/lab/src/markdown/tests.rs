@@ -1,10 +1,10 @@
-//! A report as Markdown: every table is one, every figure is the report's.
+//! Tests that every table of a report is valid Markdown, and that every figure is the report's.
 
 use super::*;
 use crate::html::tests::report;
 use crate::report::{Change, FunctionRow};
 
-/// Columns of each line of each table, which are the same from its heading to its end.
+/// Asserts that all lines of each table have the same number of columns.
 fn assert_tables_are_even(text: &str) {
     let mut columns = None;
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! The meter sees other threads, and sleep costs switches and no CPU time.
+//! Tests that the meter includes other threads, and that a sleep costs context switches and no CPU time.
 
 use std::time::Duration;
 

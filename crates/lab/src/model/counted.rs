@@ -1,49 +1,46 @@
-//! What the simulation of cache lines has counted, as text and back: the simulation is a program of its own
-//! (`sheave-lines`), for it is another build of the product.
+//! Counts of the cache-line simulation, as text and back. The simulation is a program of its own (`sheave-lines`),
+//! because it is another build of the product.
 //!
-//! Owns the text: a line for each arm, machine and number of threads, with tabs between its fields. Called by
-//! the simulation, which writes it, and by [`model`](super), which reads it.
+//! Owns the text format: a line for each arm, machine and number of threads, with tabs between its fields. Written by
+//! the simulation, and read by [`model`](super).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-/// The seed of every prediction.
+/// Seed of the simulation's order of threads, the same for every prediction.
 pub const SEED: u64 = 1;
 
-/// The arm before of io-wq as the kernel has it: each task has an io-wq of its own, so that one thread submits.
+/// Name of io-wq's arm "before" in the kernel's form: each task has an io-wq of its own, so that one thread submits.
 pub const ONE_TASK: &str = "before, one task";
 
-/// Counts of one arm on one machine with so many threads.
+/// Counts of one arm on one machine with `threads` threads.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Counted {
-    /// The experiment.
     pub experiment: String,
-    /// Name of the arm.
     pub arm: String,
-    /// Id of the machine.
     pub machine: String,
-    /// Threads with a core each.
+    /// Threads, each on a core of its own.
     pub threads: u32,
-    /// I/Os of all of them.
+    /// I/Os of all threads.
     pub ios: u64,
     /// Lines that came from another core's cache.
     pub transfers: u64,
-    /// Shared copies that became the only one: the others had to answer.
+    /// Shared copies that became the only one, for which the other cores had to answer.
     pub upgrades: u64,
     /// Copies that other cores lost.
     pub invalidations: u64,
-    /// Locks that were found taken.
+    /// Acquisitions of a lock that was held.
     pub lock_waits: u64,
-    /// Transfers and upgrades from the same complex, the same socket and another one.
+    /// Transfers and upgrades by distance: from the same complex, the same socket, another socket.
     pub hops: [u64; 3],
-    /// Those of the line or lock that has most: all who want it wait for each other.
+    /// Hops of the line or lock that has most. All cores that need it wait for each other.
     pub busiest: [u64; 3],
 }
 
 impl Counted {
-    /// As text.
+    /// Formats the counts as a line of text.
     pub fn line(&self) -> String {
         let Counted { experiment, arm, machine, threads, ios, .. } = self;
         let Counted { transfers, upgrades, invalidations, lock_waits, .. } = self;
@@ -54,7 +51,7 @@ impl Counted {
         )
     }
 
-    /// From a line; none when it is not one.
+    /// Parses a line, or returns `None` if it is not one of counts.
     pub fn parse(line: &str) -> Option<Counted> {
         let fields: Vec<&str> = line.split('\t').collect();
         let [experiment, arm, machine, threads, numbers @ ..] = &fields[..] else { return None };
@@ -77,13 +74,13 @@ impl Counted {
         })
     }
 
-    /// So many of something, for each I/O.
+    /// Divides a count by the number of I/Os.
     pub fn per_io(&self, count: u64) -> f64 {
         count as f64 / self.ios.max(1) as f64
     }
 }
 
-/// Runs the simulation for one experiment. Why not, if it cannot be run.
+/// Runs the simulation for one experiment. Returns the reason if it cannot be run.
 pub fn simulate(experiment: &str) -> Result<Vec<Counted>, String> {
     let program = program()?;
     let theirs = said(&program, "layout")?;
@@ -98,7 +95,7 @@ pub fn simulate(experiment: &str) -> Result<Vec<Counted>, String> {
     counted.ok_or_else(|| format!("{} wrote something else than counts", program.display()))
 }
 
-/// What the simulation writes for an argument.
+/// Runs the simulation with one argument and returns its output.
 fn said(program: &Path, argument: &str) -> Result<String, String> {
     let mut command = Command::new(program);
     command.arg(argument).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -109,7 +106,7 @@ fn said(program: &Path, argument: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Beside this program, where `cargo xtask lab` puts it.
+/// Returns the path of the simulation, which `cargo xtask lab` puts beside this program.
 fn program() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|err| format!("where this program is, is not known: {err}"))?;
     let program = own.with_file_name("sheave-lines");

@@ -1,6 +1,7 @@
-//! How large and how aligned the types are whose lines are simulated: equal in both builds, or there is no prediction.
+//! Size and alignment of the types whose cache lines are simulated. They must be equal in both builds, or there is no
+//! prediction.
 //!
-//! Types of one size and alignment are laid out alike: the compiler orders fields by these two alone.
+//! Two types of one size and alignment have the same layout, because the compiler orders fields by these two alone.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ use sheave_base::{clock, grace, mpscq, sbitmap};
 use crate::counters::{Counters, Seat};
 use crate::wq::pool_engine::{Back, BenchSource};
 
-/// A line for each type: its name, size and alignment.
+/// Returns a line for each type: its name, size and alignment.
 pub fn of_this_build() -> String {
     let mut text = String::new();
     macro_rules! types {

@@ -1,37 +1,35 @@
-//! Machines that others have measured: what it takes for a cache line to come from another core.
+//! Published machines: the time in which a cache line comes from another core.
 //!
-//! Owns the constants. They were fixed before any prediction was worked out of them, and none is fitted: who changes
-//! one says which publication it comes from.
+//! Owns the constants. They were fixed before any prediction was computed from them, and none is fitted. A change must
+//! name the publication that it comes from.
 //!
-//! All are from one publication, so that they were measured in one way: N. Viennot, "Measuring CPU core-to-core
-//! latency", <https://github.com/nviennot/core-to-core-latency> (README at commit 0dddf509, 2023): the median time that
-//! a message takes from one core to another by compare-and-exchange on one cache line. One message is one line that
-//! comes.
+//! All are from one publication, so that one method measured them: N. Viennot, "Measuring CPU core-to-core latency",
+//! <https://github.com/nviennot/core-to-core-latency> (README at commit 0dddf509, 2023): the median time of a message
+//! from one core to another by compare-and-exchange on one cache line. One message is one transfer of a line.
 
-/// A machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// In the output, and in the counts.
+    /// Name in the output and in the counts.
     pub id: &'static str,
-    /// What it is.
+    /// Description for readers.
     pub what: &'static str,
-    /// Hardware threads that share a last-level cache, and of a socket: as many as a topology of so many has.
+    /// Hardware threads that share a last-level cache.
     pub complex: usize,
-    /// See above.
+    /// Hardware threads of a socket.
     pub socket: usize,
-    /// From the same complex, from the same socket, from another one.
+    /// Time of a hop from the same complex, from the same socket, and from another socket.
     pub hop_ns: [f64; 3],
-    /// Numbers of cores to work out.
+    /// Numbers of cores to predict.
     pub cores: &'static [u32],
 }
 
-/// How far off, by this factor, hops may be to either side: so a band's upper end is twice its lower end at most.
-/// The medians of one publication for machines of one make differ by about so much (107 ns and 200 ns within the two
-/// sockets of one EPYC; 108 to 136 ns between sockets of Xeons).
+/// Factor by which hops may be shorter or longer than published, so that a band's upper end is at most twice its lower
+/// end. The medians of one publication for machines of one make differ by about as much (107 ns and 200 ns within the
+/// two sockets of one EPYC; 108 to 136 ns between sockets of Xeons).
 pub const BAND: f64 = std::f64::consts::SQRT_2;
 
-/// As near to the machine of the thread on in-flight counters ("a Power system", 80 queues and 80 jobs) as there are
-/// figures for: two sockets of IBM Power7. With 80 threads each socket has 40 of them.
+/// Two sockets of IBM Power7: the nearest machine with figures to the one of the mailing-list thread on in-flight
+/// counters ("a Power system", 80 queues and 80 jobs). With 80 threads each socket has 40 of them.
 pub const POWER: Machine = Machine {
     id: "power",
     what: "a Power system of two sockets with 40 hardware threads each; hops as measured on two IBM Power7 (173 ns \
@@ -42,7 +40,7 @@ pub const POWER: Machine = Machine {
     cores: &[1, 2, 4, 8, 16, 32, 40, 64, 80],
 };
 
-/// A server of today, with two sockets.
+/// A current server with two sockets.
 pub const EPYC: Machine = Machine {
     id: "epyc",
     what: "a server of two AMD EPYC 7R13, 48 cores each (23 ns within a complex of 8 cores, 107 ns within a socket, \
@@ -53,7 +51,7 @@ pub const EPYC: Machine = Machine {
     cores: &[1, 2, 4, 8, 16, 32, 48, 64, 96],
 };
 
-/// The machine of the thread on io-wq: one EPYC 9654P with 96 cores. Its hops are those of the EPYC that was measured.
+/// The machine of the mailing-list thread on io-wq: one EPYC 9654P with 96 cores, with the hops of the measured EPYC.
 pub const EPYC_ONE: Machine = Machine {
     id: "epyc-one-socket",
     what: "one AMD EPYC of 96 cores in complexes of 8, as the thread's 9654P; hops as measured on an EPYC 7R13 (23 ns \
@@ -64,5 +62,4 @@ pub const EPYC_ONE: Machine = Machine {
     cores: &[2, 4, 8, 16, 32, 64, 96],
 };
 
-/// All of them.
 pub const ALL: [Machine; 3] = [POWER, EPYC, EPYC_ONE];

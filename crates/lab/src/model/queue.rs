@@ -1,6 +1,6 @@
-//! Closed queueing networks: how often a fixed number of customers get round when they share servers.
+//! Closed queueing networks: the rate at which a fixed number of customers passes through shared servers.
 //!
-//! Owns the arithmetic and its sources; knows nothing of cores and cache lines.
+//! Owns the arithmetic and its sources, without reference to cores or cache lines.
 //!
 //! * Exact mean value analysis: M. Reiser and S. S. Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing
 //!   Networks", Journal of the ACM 27(2), 1980. A customer that comes to a server finds there what a network with one
@@ -8,13 +8,13 @@
 //! * Bounds: P. J. Denning and J. P. Buzen, "The Operational Analysis of Queueing Network Models", ACM Computing
 //!   Surveys 10(3), 1978. They hold for all distributions of times.
 
-/// Rounds a second (in whatever unit the times are), of all customers together: each thinks for `think` on average,
-/// then visits each server once for its demand, one customer at a time. Exact mean value analysis.
+/// Returns the rounds of all customers together per unit of time. Each customer thinks for `think` on average, then
+/// visits each server once for its demand, one customer at a time. Exact mean value analysis.
 pub fn throughput(customers: u32, think: f64, demands: &[f64]) -> f64 {
     solve(customers, think, demands).0
 }
 
-/// The same, and how many customers are at each server on average, waiting or served.
+/// Returns the throughput, and the mean number of customers at each server, waiting or served.
 pub fn solve(customers: u32, think: f64, demands: &[f64]) -> (f64, Vec<f64>) {
     let mut queues = vec![0.0; demands.len()];
     let mut rate = 0.0;
@@ -28,7 +28,7 @@ pub fn solve(customers: u32, think: f64, demands: &[f64]) -> (f64, Vec<f64>) {
     (rate, queues)
 }
 
-/// What no distribution of times can exceed: everybody without waiting, or the busiest server without a pause.
+/// Returns the upper bound for any distribution of times: no customer waits, or the busiest server never pauses.
 pub fn at_most(customers: u32, think: f64, demands: &[f64]) -> f64 {
     let busiest = demands.iter().copied().fold(0.0, f64::max);
     let alone = f64::from(customers) / (think + demands.iter().sum::<f64>());

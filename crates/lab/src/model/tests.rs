@@ -1,4 +1,4 @@
-//! Rates from counts, against cases that can be worked out by hand.
+//! Compares rates from counts with cases that can be computed by hand.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn what_moves_nothing_scales_evenly_and_has_no_band() {
 
 #[test]
 fn hops_take_as_long_as_they_are_far() {
-    // Of 100 I/Os each has one hop of each distance, on many lines: the busiest has next to nothing of them.
+    // Each of 100 I/Os has one hop of each distance, on many lines, so that the busiest line has next to none of them.
     let spread = counted(1, [100, 100, 100], [0; 3]);
     assert!(close(rate(&MACHINE, &spread, 30.0, 1.0), 1e9 / (30.0 + 10.0 + 20.0 + 40.0)));
     assert!(close(rate(&MACHINE, &spread, 30.0, 2.0), 1e9 / (30.0 + 140.0)));
@@ -31,10 +31,10 @@ fn hops_take_as_long_as_they_are_far() {
 
 #[test]
 fn no_rate_exceeds_the_busiest_line() {
-    // Two hops an I/O of 40 ns each, on one line: 12.5 M a second, and no more (M2).
+    // Two hops of 40 ns per I/O on one line: 12.5 M a second at most (M2).
     let one = counted(512, [0, 0, 200], [0, 0, 200]);
     assert!((rate(&MACHINE, &one, 100.0, 1.0) / 12.5e6 - 1.0).abs() < 1e-6);
-    // On two lines each has half of them.
+    // With two lines each has half of the hops.
     let two = counted(512, [0, 0, 200], [0, 0, 100]);
     assert!((rate(&MACHINE, &two, 100.0, 1.0) / 25e6 - 1.0).abs() < 1e-6);
 }
@@ -50,7 +50,7 @@ fn two_cores_are_a_quadratic() {
 fn a_lock_has_the_time_that_one_task_leaves_it() {
     let task = |item_ns| Task { depth: 1000, item_ns, of_task: 0.5 };
     let share = |hops, item_ns| share_at_lock(&MACHINE, &counted(64, [0, 0, hops], [0, 0, hops]), task(item_ns), 1.0);
-    // 40 ns at the lock for each 400 that the task takes: a queue with one server that is busy for a tenth of its time.
+    // 40 ns at the lock for each 400 ns that the task takes: a queue whose server is busy for a tenth of its time.
     let queue = 0.1 / 0.9;
     assert!((share(100, 800.0) - queue / (2.0 + queue)).abs() < 1e-3, "{}", share(100, 800.0));
     // The lock takes longer than the task, so that all but one or two of the 63 items wait for it.
@@ -80,7 +80,7 @@ fn the_band_is_twice_as_wide_at_most_and_holds_the_middle() {
     }
     let wide = made.curves[0].points[2];
     assert!(wide.high > 1.9 * wide.low, "{wide:?}: where a line decides it is as wide as may be");
-    // What misses is said to miss, by how much; what holds is said to hold.
+    // A missed point is reported with the size of the miss, a met one as within the band.
     assert!(made.against[0].contains("within the band, the middle +14 % off"), "{:?}", made.against);
     assert!(made.against[1].contains("MISSED: the middle is -29 % off"), "{:?}", made.against);
     assert!(made.against[2].starts_with("after / before on 64 cores: published 81.82 times, predicted 51.20"));

@@ -1,4 +1,4 @@
-//! What fio says of a job, read from its terse lines; and fio itself, where it is installed.
+//! Tests of parsing fio's terse lines, and of fio itself if it is installed.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use super::*;
 use crate::table;
 
-/// What fio said: a terse line with these columns set, and its exit code.
+/// Makes the output of a fio run: a terse line with these columns set, an exit code, and stderr.
 fn said(columns: &[(usize, &str)], code: i32, err: &str) -> Output {
     let mut line = vec!["0"; 121];
     for (column, text) in [(0, "3"), (1, "fio-3.33"), (2, "a;b")].iter().chain(columns) {
@@ -51,7 +51,7 @@ fn the_real_fio_does_a_job() {
     std::fs::write(&job, format!("[a]\nfilename={}\n{options}\n", file.display())).expect("written");
     let peer = fio(&job);
     assert!(peer.iops.is_some_and(|iops| iops > 0.0) && peer.name.starts_with("fio-"), "{peer:?}");
-    // Below a file there is nothing; a directory that is missing fio would make.
+    // A path below a file, which cannot exist: fio would create a missing directory.
     let nowhere = job.join("x");
     std::fs::write(&job, format!("[a]\nfilename={}\nrw=randread\nnumber_ios=5\n", nowhere.display())).expect("written");
     let peer = fio(&job);

@@ -1,4 +1,4 @@
-//! What the end of a run contradicts: made-up intervals, and a run whose arm gets slower before the end.
+//! Tests of contradictions at the end of a run: made-up intervals, and a run whose arm slows down before the end.
 
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn what_claims_nothing_or_was_not_measured_again_contradicts_nothing() {
     assert_eq!(strays_of(FIRST, None), []);
 }
 
-/// A run of 10 rounds without sweeps, of an experiment whose second arm is slower from so many arms on.
+/// Runs 10 rounds without sweeps of an experiment whose second arm is slower after `slows_after` made arms.
 fn run_of(slows_after: usize) -> crate::report::LabReport {
     let fake: &'static Fake = Box::leak(Box::new(Fake { turns: AtomicUsize::new(0), slows_after }));
     let plan = Plan {
@@ -57,7 +57,7 @@ fn run_of(slows_after: usize) -> crate::report::LabReport {
     run(&plan, &full, &mut Silent).expect("a run")
 }
 
-/// The text, the JSON, the page and the tables of a report.
+/// Returns the text, the JSON, the page and the Markdown of a report.
 fn all_outputs(report: &crate::report::LabReport) -> [String; 4] {
     let text = report.experiments.iter().map(|experiment| crate::table::ending(experiment, true)).collect();
     let json = crate::stored::text(report).expect("JSON");
@@ -66,7 +66,7 @@ fn all_outputs(report: &crate::report::LabReport) -> [String; 4] {
 
 #[test]
 fn a_table_that_does_not_repeat_has_no_verdict_in_any_output() {
-    // 12 rounds of the two arms and the control: after these it is the end of the run.
+    // 12 rounds of the two arms and the control make 36 arms; the next one belongs to the end of the run.
     let report = run_of(36);
     let [slower, steady] = &report.experiments[..] else { panic!("two experiments") };
     let changes = |report: &ExperimentReport| {

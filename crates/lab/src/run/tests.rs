@@ -1,4 +1,4 @@
-//! A whole run of an experiment without I/O.
+//! Tests of a whole run of an experiment without I/O.
 
 use super::*;
 use crate::fake::{FAKE, lab};
@@ -158,7 +158,7 @@ fn the_machine_tells_when_all_controls_together_are_within_two_percent() {
     assert!(!tells([1.002, 1.001, 1.003, 1.001, 1.002, 1.001, 1.004, 1.001]), "narrow, and off");
 }
 
-/// What the turns of all experiments take on two CPUs, by the default pace.
+/// Returns the time of the turns of all experiments on two CPUs, at the default pace.
 fn configured(sweeps: Sweeps) -> Duration {
     let lab = Lab { scale: Scale::Full, cpus: vec![1, 0], ..lab() };
     let pace = Pace::FULL;
@@ -171,8 +171,8 @@ fn configured(sweeps: Sweeps) -> Duration {
     plan.experiments.iter().map(of).sum()
 }
 
-/// A run of everything shall take less than 4.5 minutes without sweeps and 25 with them. Checks, setting up and
-/// counting of instructions took 82 s and 549 s.
+/// A run of everything must take less than 4.5 minutes without sweeps and 25 with them. Checks, setup and the counting
+/// of instructions took 82 s and 549 s when measured.
 #[test]
 fn the_turns_of_all_experiments_leave_time_for_the_rest() {
     let (table, all) = (configured(Sweeps::None), configured(Sweeps::All));

@@ -1,4 +1,4 @@
-//! A report that was written and read again.
+//! Tests that a report is the same after it is written and read again.
 
 use super::*;
 use crate::html::tests::report;
@@ -7,7 +7,7 @@ use crate::html::tests::report;
 fn a_report_that_is_read_again_makes_the_same_pages() {
     let mut report = report();
     let row = &mut report.experiments[0].headline[0];
-    // What is no number is null in JSON.
+    // NaN is null in JSON.
     let arm = row.arms[1].as_mut().expect("measured");
     (arm.value, arm.range) = (f64::NAN, [f64::NAN, 1e7]);
     row.control = vec![1.019, 0.981, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01];

@@ -1,4 +1,4 @@
-//! Figures and lines as they are shown.
+//! Tests of the formatting of figures and lines.
 
 use super::*;
 
@@ -66,7 +66,7 @@ fn a_slide_names_the_point_of_its_instructions_where_it_is_another() {
     let point = fake.instructions[0].point.clone();
     fake.instructions[0].point = point.clone().with("fail", "no");
     assert!(said(fake).contains(", instructions at fail=no +20.0 %, "), "{}", said(fake));
-    // Other I/Os say nothing of these.
+    // Instructions at a point with other I/Os are not shown.
     fake.instructions[0].point.depth = 1;
     assert!(!said(fake).contains("instructions"), "{}", said(fake));
 }

@@ -1,4 +1,4 @@
-//! Arms in turns, with arms whose figures are known.
+//! Tests of turns, with arms whose figures are known.
 
 use std::sync::atomic::Ordering;
 
@@ -81,11 +81,11 @@ fn the_same_arm_twice_is_a_control() {
     let what = What { control: true, ..what(Metric::IOPS, &point, &[0, 1]) };
     let measured = measure(&lab(), &FAKE, &what, PACE, &mut |_| ()).unwrap().expect("it was not stopped");
     assert_eq!(measured.arms.len(), 2, "it is no arm of the table");
-    // Three in turns: two squares of three rounds.
+    // Three arms in turns, with the control: two squares of three rounds.
     assert_eq!(measured.control, [1.0; 6]);
 }
 
-/// How often each arm has each place, and directly follows each other one, in the rounds of a point.
+/// Counts how often each arm has each place, and directly follows each other one, in the rounds of a point.
 fn balance(arms: usize, rounds: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut places, mut follows) = (vec![0; arms * arms], vec![0; arms * arms]);
     for round in 0..rounds as usize {

@@ -1,23 +1,23 @@
-//! The pools that came before: kept here to be measured against, and nowhere else.
+//! Earlier designs of the worker pool, kept for comparison with Sheave's.
 //!
 //! | arm | queue | a worker takes | workers |
 //! |---|---|---|---|
-//! | one-list | one list, one spinlock; flags are read where needed | one item | one more if an item finds none free |
+//! | one-list | one list, one spinlock; flags are read at each use | one item | one more if an item finds none free |
 //! | flags-once | the same; flags are read once | one item | the same |
-//! | sharded | a list, a spinlock and a worker each; submitters go round | one item of its own list | one a list |
+//! | sharded | a list, a spinlock and a worker each, filled round-robin | one item of its own list | one a list |
 //!
-//! Built as the kernel's io-wq was: an item is part of its request and is not allocated; a submitter that finds a free
-//! worker wakes that one, and makes another where none is free and there may be more: each item has `IOSQE_ASYNC`,
-//! which the kernel takes as the wish to run beside the others (`IO_WQ_WORK_CONCURRENT`). A worker goes on until its
-//! list is empty, and one that is about to block has another woken or made when nobody else runs and work waits.
-//! Hashed work as in the kernel of the time: the list is searched from the front for an item whose hash nobody runs.
+//! Follows the kernel's io-wq. An item is part of its request and is not allocated. A submitter wakes a free worker, or
+//! makes another one if none is free and the maximum allows: each item has `IOSQE_ASYNC`, which the kernel takes as the
+//! wish to run beside the others (`IO_WQ_WORK_CONCURRENT`). A worker takes items until its list is empty. A worker
+//! about to block wakes or makes another one if none runs and items are queued. Hashed work is handled as in the kernel
+//! of the time: the list is searched from the front for an item whose hash no worker runs.
 //!
-//! The lock spins, and yields its CPU when that takes long, for a holder that was preempted would otherwise be waited
-//! for all its time away (a kernel's holder cannot be). What counts as waiting is time spent trying, on a CPU.
+//! The lock spins, and yields its CPU after a while: unlike a kernel's holder, this one can be preempted, and would be
+//! waited for during all that time. Waiting counts only the time spent trying, on a CPU.
 //!
 //! * O1. Only `try_lock` takes a list's lock, so that no thread ever sleeps for it.
-//! * O2. `running` counts the workers that are neither free nor blocked, and changes under the lock; a worker that is
-//!   woken counts from when it was taken from the free ones.
+//! * O2. `running` counts the workers that are neither free nor blocked, and changes under the lock. A worker that is
+//!   woken counts from its removal from the free ones.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -33,49 +33,49 @@ use super::pool_engine::{Back, Client, perform};
 use super::{Flood, PoolFigures, Work};
 use sheave_load::cpu;
 
-/// Flags of an item: it has a hash, in the bits from `HASH_SHIFT` on.
+/// Flag of an item with a hash, which is in the bits from `HASH_SHIFT` on.
 const HASHED: u32 = 1;
 const UNBOUND: u32 = 2;
 const HASH_SHIFT: u32 = 24;
 const HASHES: usize = u64::BITS as usize;
-/// Tries of the lock before the CPU is yielded.
+/// Failed tries of the lock before the CPU is yielded.
 const SPINS: u32 = 1000;
-/// A try that took longer, in ns, was not on a CPU.
+/// Duration of a try, in ns, above which the thread was preempted and the time does not count as waiting.
 const PREEMPTED_NS: u64 = 2000;
 
-/// An item, as the kernel has it: a part of its request, with a word of flags that others may change.
+/// An item, a part of its request as in the kernel. Its flags are atomic because others may change them.
 struct Item {
     flags: AtomicU32,
     slot: u32,
-    /// Whose it is: an index of [`Lists::backs`].
+    /// Submitter of the item: an index into [`Lists::backs`].
     client: u32,
     queued: u64,
 }
 
-/// An item that was taken, and the hash that nobody else may run now.
+/// An item that was taken, and its hash, which no other worker may run now.
 type Taken = (Item, Option<usize>);
 
 #[derive(Default)]
 struct List {
     items: VecDeque<Item>,
-    /// A bit a hash that somebody runs.
+    /// Bit set of the hashes that a worker runs.
     busy: u64,
-    /// Workers that have nothing to do, the last one first.
+    /// Free workers. The last one to become free is woken first.
     free: Vec<Unparker>,
-    /// Workers that run (O2), and those that were made.
+    /// Workers that run (O2), and workers made.
     running: u32,
     made: u32,
     ends: bool,
-    /// Times the lock was taken, and of these when somebody else had it.
+    /// Acquisitions of the lock, and those that failed at first.
     taken: u64,
     contended: u64,
-    /// Reads of a word of flags.
+    /// Reads of items' flag words.
     flag_reads: u64,
     wait_cycles: u64,
     hold_cycles: u64,
 }
 
-/// What a change of the list asks for, once the lock is free again.
+/// Step to take for queued items once the lock is released.
 enum Ask {
     Nothing,
     Wake(Unparker),
@@ -90,7 +90,6 @@ struct Shard {
 
 struct Lists {
     shards: Vec<Shard>,
-    /// Most workers of a list.
     most: u32,
     work: Work,
     flags_once: bool,
@@ -102,13 +101,13 @@ struct Lists {
     stepped: bool,
 }
 
-/// One of these pools, with its threads.
+/// A pool of one of these designs, with its threads.
 pub struct OldPool {
     shared: Arc<Lists>,
 }
 
 impl OldPool {
-    /// One list, or one a worker.
+    /// Makes a pool of one list, or of one list per worker if `sharded`.
     pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Self {
         let shards = if sharded { flood.workers } else { 1 };
         Self {
@@ -127,7 +126,7 @@ impl OldPool {
         }
     }
 
-    /// A submitter's way in.
+    /// Registers a submitter. `first` is the list that gets its first item.
     pub fn client(&self, first: u32, back: Back) -> OldClient {
         let mut backs = self.shared.backs.lock().unwrap_or_else(PoisonError::into_inner);
         backs.push(back.clone());
@@ -141,7 +140,7 @@ impl OldPool {
         }
     }
 
-    /// What was counted and measured.
+    /// Returns the counts of all lists, and times and start latencies if they were measured.
     pub fn figures(&self) -> PoolFigures {
         let mut figures = PoolFigures::default();
         for shard in &self.shared.shards {
@@ -150,7 +149,7 @@ impl OldPool {
             figures.created += u64::from(list.made);
             figures.hold_ns += ns(list.hold_cycles);
             figures.wait_ns += ns(list.wait_cycles);
-            // Not this look itself.
+            // Without the acquisition of this call.
             figures.taken += list.taken - 1;
             figures.contended += list.contended;
             figures.flag_reads += list.flag_reads;
@@ -168,17 +167,18 @@ impl Drop for OldPool {
             list.ends = true;
             list.free.drain(..).for_each(|free| free.unpark());
         }
-        // A worker that is being made has its handle here before it can end.
+        // `answer` holds this lock from before a spawn until the handle is stored, so that a thread being made is not
+        // missed.
         let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A worker that panicked has said so.
+            // A panic of the worker was already printed.
             let _ = thread.join();
         }
     }
 }
 
 impl Lists {
-    /// A worker's life: it takes items until the list is empty, and is free then.
+    /// Main loop of a worker: takes items until the list is empty, then parks as a free worker.
     fn serve(self: &Arc<Self>, at: usize, mut parker: Parker) {
         let shard = &self.shards[at];
         let (mut left, mut backs): (Option<usize>, Vec<Back>) = (None, Vec::new());
@@ -206,7 +206,7 @@ impl Lists {
         }
     }
 
-    /// There is work: whom that asks for. A free worker is woken; another is made where none is free.
+    /// Returns the step that queued items need: wake a free worker, or make one if none is free and the maximum allows.
     fn ask(&self, list: &mut List) -> Ask {
         if list.ends || self.stepped {
             return Ask::Nothing;
@@ -230,7 +230,7 @@ impl Lists {
             Ask::Make => {
                 let shared = Arc::clone(self);
                 let body = move |parker| {
-                    // Checked when the run was planned.
+                    // A refusal was reported when the run was planned.
                     let _ = cpu::pin_to(&shared.cpus);
                     shared.serve(at, parker);
                 };
@@ -238,7 +238,7 @@ impl Lists {
                 let thread = thread::Builder::new().name(format!("old-wq-{}", threads.len()));
                 match Parker::new().and_then(|parker| thread.spawn(move || body(parker))) {
                     Ok(thread) => threads.push(thread),
-                    // As in the kernel: the next item, or the next worker that blocks, tries again.
+                    // As in the kernel, the next item or the next worker that blocks tries again.
                     Err(_) => {
                         let mut list = self.lock(&self.shards[at]).0;
                         list.running -= 1;
@@ -249,7 +249,7 @@ impl Lists {
         }
     }
 
-    /// Runs it; its hash is nobody else's until the next look.
+    /// Runs an item. Returns its hash, which the caller marks as free under the lock of its next acquisition.
     fn run(self: &Arc<Self>, (item, hash): Taken, at: usize, backs: &mut Vec<Back>) -> Option<usize> {
         if let (Some(clock), Some(starts)) = (&self.clock, &self.starts) {
             starts.add_shared(clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued)));
@@ -270,7 +270,8 @@ impl Lists {
         hash
     }
 
-    /// A worker is about to sleep in its item: if it was the last one that ran, the work that waits needs another.
+    /// Called before a worker sleeps in its item. Wakes or makes another worker if this was the last running one and
+    /// items are queued.
     fn blocked(self: &Arc<Self>, at: usize) {
         let (mut list, since) = self.lock(&self.shards[at]);
         list.running -= 1;
@@ -281,12 +282,12 @@ impl Lists {
         self.answer(ask, at);
     }
 
-    /// The first item that may run, and its hash.
+    /// Removes the first item that may run, and marks its hash as busy.
     fn take(&self, list: &mut List) -> Option<Taken> {
         for at in 0..list.items.len() {
             let item = &list.items[at];
             crossing(item);
-            // Relaxed: flags are a word by themselves.
+            // Relaxed: the flags order nothing else.
             let mut flags = item.flags.load(Ordering::Relaxed);
             list.flag_reads += 1;
             if flags & HASHED == 0 {
@@ -305,7 +306,7 @@ impl Lists {
         None
     }
 
-    /// Takes the lock by trying (O1); what is not contended was not waited for.
+    /// Takes the lock by trying (O1). Returns the time of acquisition too. Counts waiting only if the first try failed.
     fn lock<'a>(&self, shard: &'a Shard) -> (MutexGuard<'a, List>, u64) {
         let cycles = || self.clock.as_ref().map_or(0, Clock::cycles);
         let longest = self.clock.as_ref().map_or(0, |clock| clock.ns_to_cycles(PREEMPTED_NS));
@@ -339,7 +340,6 @@ impl Lists {
     }
 }
 
-/// One try of the lock.
 #[cfg(not(sheave_mesi))]
 fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
     match list.try_lock() {
@@ -349,17 +349,18 @@ fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
     }
 }
 
-/// In the simulation waiters wait as those of the kernel's queued spinlock do, each at a word of its own.
+/// In the simulation waiters queue as in the kernel's queued spinlock, each spinning on a word of its own.
 #[cfg(sheave_mesi)]
 fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
     Some(list.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A submitter's way in.
+/// A submitter of the pool.
 pub struct OldClient {
     shared: Arc<Lists>,
     client: u32,
-    /// Without threads: the ways back, whose hash still counts as running, by list, and where to look next.
+    /// For pools without threads, as the next two: the return paths, the hash that still counts as running by list, and
+    /// the list to take from next.
     backs: Vec<Back>,
     left: Vec<Option<usize>>,
     at: usize,
@@ -367,18 +368,18 @@ pub struct OldClient {
 }
 
 impl Client for OldClient {
-    /// Like the kernel, item by item.
+    /// Queues an item under the lock at once, as the kernel does, and not in `commit`.
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
         let shared = &self.shared;
         let flags = hash.map_or(0, |hash| HASHED | (hash % HASHES as u32) << HASH_SHIFT);
         let queued = shared.clock.as_ref().map_or(0, Clock::cycles);
         let item = Item { flags: AtomicU32::new(flags), slot, client: self.client, queued };
-        // Items of a hash must meet in one list to keep their order.
+        // Items of a hash must go to one list to keep their order.
         let at = hash.map_or(self.next, |hash| hash as usize) % shared.shards.len();
         self.next += 1;
         let (mut list, since) = shared.lock(&shared.shards[at]);
         if !shared.flags_once {
-            // The account and the hash, each by a read of its own under the lock.
+            // The kernel reads the account and the hash from the flags under the lock, each by a read of its own.
             let unbound = item.flags.load(Ordering::Relaxed) & UNBOUND;
             let hash = item.flags.load(Ordering::Relaxed) >> HASH_SHIFT;
             list.flag_reads += 2;

@@ -1,7 +1,7 @@
-//! A pool without a ring, as an engine; and the way back that all pools here share.
+//! An engine over a pool without a ring, and the return path of results that all pools here share.
 //!
-//! Results come back through the queue and the parker that a ring uses for them, whatever pool runs the items, so
-//! that arms differ in nothing but their queues and workers.
+//! Results return through the queue and the parker that a ring uses, whatever pool runs the items, so that arms differ
+//! in their queues and workers alone.
 
 use std::time::{Duration, Instant};
 
@@ -18,20 +18,20 @@ use sheave_load::looper::{Driven, Looper, Until};
 use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 
-/// A submitter polls so long for results before it sleeps, as a ring does.
+/// Time that a submitter polls for results before it sleeps, as a ring does.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// A pool as a submitter sees it.
+/// A submitter of a pool.
 pub trait Client {
-    /// Queues a slot.
     fn queue(&mut self, slot: u32, hash: Option<u32>);
-    /// Hands over what was queued.
+    /// Submits the queued slots.
     fn commit(&mut self);
-    /// In a pool without threads, runs something on this one; false when there is nothing, or there are threads.
+    /// Runs some items on this thread in a pool without threads. Returns false if there are none, or the pool has
+    /// threads.
     fn step(&mut self) -> bool;
 }
 
-/// The workers' end of the way back.
+/// The workers' end of the return path.
 #[derive(Clone)]
 pub struct Back {
     queue: MpscQueue,
@@ -39,14 +39,14 @@ pub struct Back {
 }
 
 impl Back {
-    /// These slots are done.
+    /// Returns the slots as done, and wakes the submitter.
     pub fn finish(&self, slots: impl IntoIterator<Item = u32>) {
         self.queue.push_all(slots);
         self.unparker.unpark();
     }
 }
 
-/// The engine.
+/// An engine whose `submit` queues items in a pool and waits for results.
 pub struct PoolEngine<A> {
     arm: A,
     back: Consumer,
@@ -58,8 +58,8 @@ pub struct PoolEngine<A> {
 }
 
 impl<A: Client> PoolEngine<A> {
-    /// An engine over what `arm` makes of the way back. It spins for a while before it sleeps when workers can run
-    /// meanwhile: whether they can is not seen from here, for the thread that calls may be pinned, and they are not.
+    /// Makes an engine over the client that `arm` builds for the return path. `spins` is true if workers can run while
+    /// the submitter polls. It is a parameter, because the calling thread may be pinned and the workers are not.
     pub fn new(
         depth: u32,
         hashed: u32,
@@ -138,7 +138,7 @@ impl<A: Client> Engine for PoolEngine<A> {
     }
 }
 
-/// Does what an item is to do.
+/// Does the work of an item.
 pub fn perform(work: Work) {
     match work {
         Work::Nop => {}
@@ -155,9 +155,7 @@ pub fn perform(work: Work) {
 
 /// The items of one submitter in Sheave's pool.
 pub struct BenchSource {
-    /// What an item does.
     pub work: Work,
-    /// Where results go.
     pub back: Back,
 }
 
@@ -180,14 +178,13 @@ impl Source for BenchSource {
     }
 }
 
-/// Sheave's pool.
+/// A submitter of Sheave's pool.
 pub struct Stealing {
     submitter: Submitter<BenchSource>,
     short: bool,
 }
 
 impl Stealing {
-    /// A client of the pool.
     pub fn new(submitter: Submitter<BenchSource>, work: Work) -> Self {
         Self { submitter, short: work == Work::Nop }
     }

@@ -1,7 +1,7 @@
-//! A ring whose NOPs go to workers, as an engine.
+//! An engine over a ring whose NOPs run on workers.
 //!
 //! Invariant I1: the ring has an SQ entry, a CQ entry and a request slot for each slot of the loop (engine I2).
-#![allow(unsafe_code)] // SQEs are pushed as they are.
+#![allow(unsafe_code)] // SQEs are pushed unchecked.
 
 use sheave::Ring;
 use sheave_uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
@@ -13,13 +13,12 @@ use sheave_load::looper::{Driven, Looper, Until};
 use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 
-/// The ring.
 pub struct RingEngine {
     ring: Ring,
 }
 
 impl RingEngine {
-    /// A ring on the calling thread over a shared pool.
+    /// Makes a ring on the calling thread over a shared pool.
     pub fn new(depth: u32, wq: &IoWq) -> Result<Self, LoadError> {
         let ring = Ring::builder().entries(depth.next_power_of_two()).io_wq(wq).build();
         Ok(Self { ring: ring.map_err(|err| LoadError::run(format!("cannot set a ring up: {err}")))? })

@@ -1,4 +1,4 @@
-//! What is measured: each side makes its pool for one turn and takes it down again.
+//! The sides that are measured. Each makes its pool for one turn and drops it again.
 
 use sheave_uring::IoWq;
 use sheave_uring::io_wq::{LockStats, Pool, PoolOptions};
@@ -10,20 +10,18 @@ use super::{Arm, Flood, PoolFigures, Turn, turn};
 use sheave_load::kernel::{KernelRing, Setup, Workers};
 use sheave_load::{Driven, LoadError};
 
-/// A side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// One of ours.
     Ours(Arm),
     /// The kernel's io_uring with IOSQE_ASYNC.
     Kernel,
 }
 
-/// What is done with a side's pool while it is there.
+/// A use of a side's pool while it exists.
 pub trait Use {
-    /// What comes of it.
     type Out;
-    /// `make` gives a submitter's engine on the thread that calls it; `figures` what the pool says of itself so far.
+    /// Called once with the pool. `make` returns a submitter's engine for the calling thread, `figures` the pool's own
+    /// counts.
     fn with<E: Driven>(
         self,
         make: impl Fn() -> Result<E, LoadError> + Sync,
@@ -32,17 +30,16 @@ pub trait Use {
 }
 
 impl Side {
-    /// The side of an arm.
     pub fn of(arm: Arm) -> Self {
         Self::Ours(arm)
     }
 
-    /// One turn; `measure` the pool too.
+    /// Runs one turn. Measures the pool's locks and start latencies too if `measure` is set.
     pub fn turn(self, flood: &Flood, measure: bool) -> Result<Turn, LoadError> {
         self.with(flood, measure, OneTurn(flood))
     }
 
-    /// Makes the pool, uses it and takes it down.
+    /// Makes the pool, passes it to `what`, and drops it.
     pub fn with<U: Use>(self, flood: &Flood, measure: bool, what: U) -> Result<U::Out, LoadError> {
         match self {
             Self::Ours(Arm::Ring) => ring(flood, measure, what),
@@ -81,7 +78,8 @@ fn stealing<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, Loa
         measure,
         cpus: flood.worker_cpus.clone(),
         stepped: flood.stepped,
-        // A ring takes short items back before it waits, and wakes nobody for them until then. This client does not.
+        // Off: with help a ring takes short items back before it waits, and wakes no worker for them until then. This
+        // client does neither.
         help: false,
         ..PoolOptions::default()
     });

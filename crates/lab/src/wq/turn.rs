@@ -1,7 +1,8 @@
 //! One turn of one side: submitters in step, each with the loop of all benches over an engine of its own.
 //!
-//! * I1. Every submitter passes every gate, whether it is well or not.
-//! * I2. Time, CPU time and context switches are taken between two gates, when all are warm and none has ended.
+//! * I1. Every submitter passes every gate, also after an error, so that no thread waits at one for ever.
+//! * I2. Time, CPU time and context switches are measured between two gates, when all submitters are warm and none has
+//!   ended.
 
 use std::sync::{Arc, Barrier};
 
@@ -16,41 +17,38 @@ use sheave_load::looper::{Driven, Lane, Looper, Until};
 use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 
-/// What a turn found.
+/// Results of a turn.
 pub struct Turn {
     /// Counts of all submitters.
     pub counts: Counts,
-    /// Wall and CPU time.
     pub spent: Spent,
-    /// From queueing to the result.
+    /// Times from queueing an item to its result.
     pub latency: Histogram<u64>,
     /// Context switches of the process, the kernel's workers included.
     pub switches: u64,
-    /// What the pool says of itself.
     pub pool: PoolFigures,
 }
 
-/// What a pool says of itself; the kernel's says nothing.
+/// The pool's own counts. All are 0 for the kernel's pool, which has no counters to read.
 #[derive(Clone, Debug, Default)]
 pub struct PoolFigures {
-    /// Workers made.
     pub created: u64,
-    /// Times its locks were taken, and of these when somebody else had them.
+    /// Acquisitions of the pool's locks.
     pub taken: u64,
-    /// See above.
+    /// Acquisitions of a lock that another thread held.
     pub contended: u64,
-    /// Reads of items' words of flags, where those are counted.
+    /// Number of reads of items' flag words, in arms that count them; 0 in others.
     pub flag_reads: u64,
-    /// Time its locks were held and waited for, when measured.
+    /// Time for which the locks were held, if measured.
     pub hold_ns: u64,
-    /// See above.
+    /// Time spent waiting for the locks, if measured.
     pub wait_ns: u64,
-    /// Upper bounds of times from queue to start, and how many items waited so long, when measured.
+    /// Upper bounds of times from queueing to start, each with its number of items, if measured.
     pub starts: Vec<(u64, u64)>,
 }
 
 impl PoolFigures {
-    /// What came since; workers are counted from the start.
+    /// Returns the counts since `earlier`, except that `created` counts from the start of the pool.
     fn since(self, earlier: &Self) -> Self {
         let before = |bound| earlier.starts.iter().find(|cell| cell.0 == bound).map_or(0, |cell| cell.1);
         Self {
@@ -71,18 +69,16 @@ impl PoolFigures {
 }
 
 impl Turn {
-    /// Items a second.
     pub fn iops(&self) -> f64 {
         self.counts.ios as f64 * 1e9 / self.spent.wall_ns.max(1) as f64
     }
 
-    /// CPU time an item.
     pub fn cpu_ns_per_io(&self) -> f64 {
         self.spent.cpu_ns as f64 / self.counts.ios.max(1) as f64
     }
 }
 
-/// Runs the submitters; `figures` is asked when all have ended.
+/// Runs the submitters of one turn. Calls `figures` after the warm-up and after the end.
 pub fn run<E: Driven>(
     flood: &Flood,
     make: impl Fn() -> Result<E, LoadError> + Sync,
@@ -102,7 +98,7 @@ pub fn run<E: Driven>(
             })
             .collect();
         gate.wait();
-        // Nothing is in flight, so what the pool counted belongs to the warm-up.
+        // Nothing is in flight, so that all counts of the pool so far belong to the warm-up.
         let warm_up = figures();
         let (watch, switches) = (meter.start(), switches());
         gate.wait();
@@ -118,7 +114,7 @@ pub fn run<E: Driven>(
     })
 }
 
-/// One submitter's turn (I1).
+/// Runs one submitter through the gates (I1).
 fn submitter<E: Driven>(
     flood: &Flood,
     index: usize,
@@ -151,7 +147,7 @@ fn submitter<E: Driven>(
         Ok(looper)
     });
     gate.wait();
-    // The pool's threads are counted before they go with the last looper.
+    // Dropping the last looper ends the pool's threads, so that their context switches are read before.
     gate.wait();
     let looper = ran?;
     match looper.first_error() {
@@ -160,7 +156,7 @@ fn submitter<E: Driven>(
     }
 }
 
-/// Context switches of the threads that live now, the kernel's workers among them.
+/// Returns the context switches of all living threads of the process, the kernel's workers included.
 fn switches() -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
@@ -175,7 +171,7 @@ fn of_thread(status: &str) -> u64 {
     field("voluntary_ctxt_switches:") + field("nonvoluntary_ctxt_switches:")
 }
 
-/// The bound below which this share of the items lies.
+/// Returns the upper bound of the cell in which the quantile `share` lies.
 pub fn quantile(cells: &[(u64, u64)], share: f64) -> u64 {
     let all: u64 = cells.iter().map(|&(_, count)| count).sum();
     let wanted = (all as f64 * share).ceil() as u64;

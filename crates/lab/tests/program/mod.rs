@@ -1,4 +1,4 @@
-//! The program as `cargo xtask lab` builds it.
+//! Tests of the program as `cargo xtask lab` builds it.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::{Said, lab, run};
 
-/// One point, as short as it goes.
+/// Options of the shortest run of one point.
 const SHORT: &str = "plug-clock --point bs=512,batch=8,depth=16 --rounds 2 --turn 5ms";
 
-/// Stdout as exactly one JSON object.
+/// Parses stdout as exactly one JSON object.
 fn json(said: &Said) -> Value {
     match serde_json::from_str(&said.out) {
         Ok(Value::Object(object)) => Value::Object(object),
@@ -36,7 +36,7 @@ fn one_point_gives_every_arm_with_its_change_and_its_command() {
     }
     let command = row["command"].as_str().expect("a command");
     assert!(command.starts_with("sheave-lab plug-clock --point bs=512,batch=8,depth=16,"), "{command}");
-    // The command is one: it can be run again.
+    // The command of the report can be run again.
     let again = run(&format!("{} --json", command.trim_start_matches("sheave-lab ")));
     assert_eq!((again.code, &json(&again)["experiments"][0]["headline"][0]["point"]), (0, &row["point"]));
 }
@@ -73,7 +73,7 @@ fn a_page_is_made_again_of_a_report_that_was_kept() {
     assert_eq!((said.code, said.out.as_str()), (0, ""), "{}", said.err);
     let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("it is there");
     assert_eq!((text("a"), text("b")), (text("c"), text("d")));
-    // Where the report went is no part of the command that measured it.
+    // The options that name output files are not part of the stored command.
     assert!(text("kept").contains(&format!("\"command\":\"sheave-lab {SHORT}\"")), "{}", text("kept"));
 }
 
@@ -135,8 +135,8 @@ fn ctrl_c_ends_it_with_what_there_is() {
     assert!(said.err.contains("interrupted"), "{}", said.err);
 }
 
-/// Every arm completes at every point of the tables and the quick sweeps, data is right, arms differ in what they
-/// count: the checks decide, never a time.
+/// Every arm completes at every point of the tables and the quick sweeps, data is right, and arms differ in their
+/// counts. Checks decide, never a time.
 #[test]
 fn all_experiments_pass_their_checks() {
     let said = run("all --quick --rounds 1 --turn 10ms --json");

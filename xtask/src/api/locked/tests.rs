@@ -1,4 +1,4 @@
-//! What counts as a package of a program that depends on the library.
+//! Tests of which packages count for a program that depends on the library.
 
 use super::*;
 

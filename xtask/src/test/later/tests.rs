@@ -1,11 +1,11 @@
-//! Unit tests: the entries exist (I1), and both runners are given the same choice.
+//! Tests that the entries exist (I1), and that both runners get the same selection.
 
 use std::path::Path;
 
 use super::*;
 use crate::workspace;
 
-/// All Rust files below a directory, one after the other.
+/// Returns all Rust files below a directory, concatenated.
 fn sources(dir: &Path) -> String {
     let mut text = String::new();
     for entry in std::fs::read_dir(dir).expect("a directory").flatten() {

@@ -1,4 +1,4 @@
-//! Unit tests: each scope finds its words and no others.
+//! Tests that each scope finds its words and no others.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! What a module names: its `use` declarations and the other paths in its code.
+//! The names in a module: its `use` declarations and the other paths in its code.
 //!
-//! Reads words and braces and does not parse, which is exact enough for code that compiles and that rustfmt has seen.
+//! Searches for words and braces without a parser, which is exact enough for compiling code formatted by rustfmt.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -8,37 +8,34 @@ use std::collections::BTreeSet;
 use crate::tidy::lexer::{find_word, is_word};
 use crate::tidy::source::Source;
 
-/// What precedes the name of an item where it is defined.
+/// Words before the name of an item at its definition.
 const DEFINES: &[&str] = &["fn", "struct", "enum", "trait", "const", "static", "type", "union", "macro_rules!", "mod"];
 
-/// The product part of one file.
 pub struct Module<'a> {
-    /// The file.
     pub path: &'a str,
-    /// Its `use` declarations, one for each name.
+    /// The `use` declarations, one for each name.
     pub uses: Vec<Use>,
-    /// Its other paths of at least two words, each with its line.
+    /// The other paths of at least two words, each with its line.
     pub paths: Vec<(Vec<String>, usize)>,
-    /// The code without tests and `use` declarations.
+    /// Code without tests and `use` declarations.
     code: String,
     words: OnceCell<BTreeSet<String>>,
 }
 
-/// One name that a `use` declaration brings.
+/// A name bound by a `use` declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
-    /// The path, `*` at the end for all names.
+    /// The whole path, ending in `*` for all names.
     pub segments: Vec<String>,
-    /// The name here: the last one of the path, or what stands behind `as`; `*` for all names.
+    /// The bound name: the last one of the path, or the one behind `as`; `*` for all names.
     pub binds: String,
-    /// Others can name it through this module.
+    /// True for a `pub` declaration, through which other modules can use the name.
     pub is_reexport: bool,
-    /// Where it stands.
     pub line: usize,
 }
 
 impl<'a> Module<'a> {
-    /// Reads a file.
+    /// Collects the names in a file.
     pub fn of(source: &'a Source) -> Module<'a> {
         let mut code = without_tests(source);
         let mut uses = Vec::new();
@@ -55,7 +52,7 @@ impl<'a> Module<'a> {
             tree(code[at + 3..end].trim(), &[], &mut names);
             let line = source.line_of(at);
             uses.extend(names.into_iter().map(|(segments, binds)| Use { segments, binds, is_reexport, line }));
-            // As many bytes as before, so that offsets stay those of the source.
+            // Keeps the number of bytes, so that offsets in `code` remain those of the source.
             let blank: String = code[at..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
             if blank.len() == end - at {
                 code.replace_range(at..end, &blank);
@@ -65,13 +62,13 @@ impl<'a> Module<'a> {
         Module { path: &source.path, uses, paths, code, words: OnceCell::new() }
     }
 
-    /// Whether the code names `name` other than in a `use` declaration.
+    /// Returns true if the code has the word `name` outside `use` declarations.
     pub fn names_outside_uses(&self, name: &str) -> bool {
         let words = || self.code.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned).collect();
         self.words.get_or_init(words).contains(name)
     }
 
-    /// Whether an item of this name is defined here.
+    /// Returns true if an item of this name is defined here.
     pub fn defines(&self, name: &str) -> bool {
         find_word(&self.code, name).any(|at| {
             let before = self.code[..at].trim_end();
@@ -82,7 +79,7 @@ impl<'a> Module<'a> {
     }
 }
 
-/// The code with the lines of tests blanked.
+/// Returns the code with the lines of tests blanked.
 fn without_tests(source: &Source) -> String {
     let mut code = String::with_capacity(source.code.len());
     for (index, line) in source.code.split_inclusive('\n').enumerate() {
@@ -95,7 +92,7 @@ fn without_tests(source: &Source) -> String {
     code
 }
 
-/// The names of a `use` tree such as `a::{b, c as d, e::*, self}`, each with its whole path.
+/// Collects the names of a `use` tree such as `a::{b, c as d, e::*, self}`, each with its whole path.
 fn tree(text: &str, prefix: &[String], names: &mut Vec<(Vec<String>, String)>) {
     let text = text.trim();
     if let Some((path, group)) = text.split_once('{') {
@@ -117,7 +114,7 @@ fn tree(text: &str, prefix: &[String], names: &mut Vec<(Vec<String>, String)>) {
     }
 }
 
-/// The items of a group, which may hold groups themselves.
+/// Splits a group at its commas, except for those in nested groups.
 fn items(group: &str) -> Vec<&str> {
     let mut depth = 0;
     let comma = |c: char| {
@@ -135,7 +132,7 @@ fn words(path: &str) -> Vec<String> {
     path.split("::").map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// Every path `a::b::c` in the code, with where it begins.
+/// Returns every path `a::b::c` in the code, with its offset.
 fn paths(code: &str) -> Vec<(usize, Vec<String>)> {
     let bytes = code.as_bytes();
     let word_end = |at: usize| at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);
@@ -154,7 +151,7 @@ fn paths(code: &str) -> Vec<(usize, Vec<String>)> {
             path.push(code[at + 2..end].to_owned());
             at = end;
         }
-        // Behind `::` it is the rest of a path with types in it, behind a point the name of a method.
+        // Behind `::` a path continues one with type arguments, and behind a point it begins with a method.
         if path.len() > 1 && !code[..start].ends_with([':', '.']) {
             found.push((start, path));
         }

@@ -1,4 +1,4 @@
-//! Unit tests: what makes a circle, what does not, and how names are followed.
+//! Tests of what counts as a circle, and of how names are followed.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn circles(files: &[(&str, &str)]) -> Vec<String> {
 const LIB: (&str, &str) = ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::x::A;\n");
 const FOLDERS: [(&str, &str); 3] = [("a.rs", "pub mod x;\n"), ("b.rs", "pub mod y;\n"), ("c.rs", "pub mod z;\n")];
 
-/// The circles of three folders with one module in each.
+/// Returns the circles of three folders with one module in each.
 fn of_three(x: &str, y: &str, z: &str) -> Vec<String> {
     let inner = [("a/x.rs", x), ("b/y.rs", y), ("c/z.rs", z)];
     circles(&[&[LIB], FOLDERS.as_slice(), inner.as_slice()].concat())

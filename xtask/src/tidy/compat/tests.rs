@@ -1,4 +1,4 @@
-//! Rows that must be found, and rows that are right.
+//! Tests with rows that must be found, and with correct rows.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: every way to write the path of the atomics, inside and outside their place.
+//! Tests with every way to write the path of the atomics, inside and outside the allowed places.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Rows and citations that must be found.
+//! Tests with rows and citations that must be found.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn a_citation_without_a_row_is_found() {
 fn product_code_and_other_crates_cite_nothing() {
     let text = "//! V1 V2 V12.\n";
     assert_eq!(findings(&[("crates/vol/src/pool.rs", text), ("crates/blk/tests/a.rs", text)]).len(), 3);
-    // A longer word is another word.
+    // The number must be a whole word.
     assert_eq!(findings(&[("crates/vol/tests/a.rs", "//! V1x xV2 V120\n")]).len(), 3);
 }
 

@@ -1,4 +1,4 @@
-//! Unit tests: reasons, versions, and rows without a user.
+//! Tests of reasons, versions, and unused rows.
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Resolves `file::item`, `file.rs::item`, `Type::member` and `crate::path::item` against the sources.
 //!
-//! By words, not by name resolution: an item counts as there if a candidate file defines it. Good enough to catch
-//! what was renamed or removed, which is what happens to pages.
+//! Searches words and does not resolve names: an item exists if a candidate file defines it. That finds renamed and
+//! removed items, the usual faults of a page.
 
 use super::markdown::is_placeholder;
 use crate::tidy::lexer::{find_word, is_word};
@@ -9,22 +9,20 @@ use crate::tidy::source::Source;
 use crate::tidy::tree::Tree;
 use crate::workspace::parse_manifest;
 
-/// Types of the standard library that pages may mention.
 const STD_TYPES: &[&str] =
     &["Arc", "Box", "Cell", "Duration", "Instant", "Iterator", "Mutex", "Option", "Ordering", "Rc", "Result", "Vec"];
 
 /// Words before the name of an item that define it.
 const DEFINES: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules!"];
 
-/// Answers whether a name in a page exists.
+/// Resolver of the items that pages name.
 pub struct Resolver<'a> {
     tree: &'a Tree,
-    /// Crates that are not ours, as code names them.
+    /// Crates outside the workspace, by their names in code.
     outside: Vec<String>,
 }
 
 impl<'a> Resolver<'a> {
-    /// Reads the workspace's outside dependencies from the tree.
     pub fn new(tree: &'a Tree) -> Self {
         let table = tree.manifests.iter().find(|(path, _)| path == "Cargo.toml");
         let entries = table.map(|(_, text)| parse_manifest(text)).unwrap_or_default();
@@ -33,7 +31,7 @@ impl<'a> Resolver<'a> {
         Self { tree, outside: names.chain(["std", "core", "alloc"].map(String::from)).collect() }
     }
 
-    /// What is wrong with a code span that contains `::`, if anything.
+    /// Returns the fault of a code span that contains `::`, if it has one.
     pub fn missing(&self, span: &str) -> Option<String> {
         let path = span.split(['(', '<', ' ', '!']).next().unwrap_or(span);
         let parts: Vec<&str> = path.split("::").collect();
@@ -55,7 +53,7 @@ impl<'a> Resolver<'a> {
         self.outside.iter().any(|name| name == first) || STD_TYPES.contains(&first)
     }
 
-    /// The files in which the parts after `first` may be defined.
+    /// Returns the files in which the parts after `first` may be defined.
     fn candidates(&self, first: &str) -> Vec<&'a Source> {
         let sources = self.tree.sources.iter();
         if first == "crate" || first == "sheave" {
@@ -80,7 +78,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Whether the file has an item, a variant, a field or a re-export of this name.
+/// Returns true if the file has an item, a variant, a field or a re-export of this name.
 fn defines(source: &Source, name: &str) -> bool {
     find_word(&source.code, name).any(|at| {
         let start = source.code[..at].rfind('\n').map_or(0, |newline| newline + 1);

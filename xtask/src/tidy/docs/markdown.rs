@@ -1,6 +1,6 @@
-//! The little of Markdown that the docs check needs: code spans, links, headings, and commands.
+//! The part of Markdown that the docs check needs: code spans, links, headings, and commands.
 
-/// The lines outside fenced blocks, with their numbers.
+/// Returns the lines outside fenced blocks, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
@@ -12,12 +12,12 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The contents of `code spans`, with their lines.
+/// Returns the contents of `code spans`, with their lines.
 pub fn code_spans(text: &str) -> impl Iterator<Item = (usize, &str)> {
     prose(text).flat_map(|(line, text)| text.split('`').skip(1).step_by(2).map(move |span| (line, span.trim())))
 }
 
-/// The targets of `[text](target)`, with their lines.
+/// Returns the targets of `[text](target)`, with their lines.
 pub fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     prose(text).flat_map(|(line, text)| {
         let targets = text.split("](").skip(1);
@@ -25,7 +25,7 @@ pub fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The anchors of the headings.
+/// Returns the anchors of the headings.
 pub fn anchors(text: &str) -> impl Iterator<Item = String> {
     prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| {
         let heading = line.trim_start_matches('#').trim().to_lowercase();
@@ -34,7 +34,7 @@ pub fn anchors(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The word after each `cargo xtask`, with its line, in prose and in fenced blocks.
+/// Returns the word after each `cargo xtask`, with its line, in prose and in fenced blocks.
 pub fn xtask_commands(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().flat_map(|(at, line)| {
         let names = line.split("cargo xtask ").skip(1);
@@ -45,7 +45,7 @@ pub fn xtask_commands(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Whether a code span stands for any name, as `op/NAME.rs` does.
+/// Returns true if a code span stands for any name, as `op/NAME.rs` does.
 pub fn is_placeholder(span: &str) -> bool {
     let stem = span.rsplit('/').next().unwrap_or(span).split('.').next().unwrap_or(span);
     let is_page = span.ends_with(".md"); // README.md is a name

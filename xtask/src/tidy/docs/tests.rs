@@ -1,4 +1,4 @@
-//! Unit tests: what a page may name, and that what is gone is found.
+//! Tests of the names that a page may have, and of finding missing things.
 
 use super::*;
 

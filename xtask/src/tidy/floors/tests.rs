@@ -1,4 +1,4 @@
-//! Unit tests: which arrows are allowed, in manifests and in code.
+//! Tests of which crates may name which, in manifests and in code.
 
 use super::*;
 

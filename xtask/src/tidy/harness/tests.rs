@@ -1,4 +1,4 @@
-//! Unit tests: a file of tests that is in no program is found.
+//! Tests that a file of tests outside all programs is found.
 
 use super::*;
 

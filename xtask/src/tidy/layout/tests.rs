@@ -1,4 +1,4 @@
-//! Unit tests of the heading and width checks.
+//! Tests of the heading and width checks.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: what is code, what is comment, what is neither.
+//! Tests of what is code, what is comment, and what is neither.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: which comments explain an ordering, and from how far.
+//! Tests of which comments explain an ordering, and from how far.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: functions, test regions and lines of a file.
+//! Tests of functions, test regions and lines of a file.
 
 use super::*;
 

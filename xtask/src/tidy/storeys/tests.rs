@@ -1,4 +1,4 @@
-//! Unit tests: which arrows are allowed inside the house, however they are written.
+//! Tests of which modules may name which, in every spelling of the path.
 
 use super::*;
 

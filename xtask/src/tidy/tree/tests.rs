@@ -1,4 +1,4 @@
-//! Unit tests: which files are read, and which of them are tests.
+//! Tests of which files are read, and which of them are tests.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Unit tests: the list, the marker and the comments.
+//! Tests of the list, the marker and the comments.
 
 use super::*;
 

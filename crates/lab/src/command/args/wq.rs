@@ -1,4 +1,4 @@
-//! Arguments of `sheave-lab wq`, which measures the worker pool and no device.
+//! Arguments of `sheave-lab wq`, which measures the worker pool without a device.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ Examples:
 
 Times take ns, us, ms, s. What the figures mean: docs/io-wq.md";
 
-/// What `sheave-lab wq` is asked.
+/// Arguments of `sheave-lab wq`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WqArgs {
@@ -32,7 +32,7 @@ pub struct WqArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub batch: Option<u32>,
 
-    /// Most workers.
+    /// Maximum of workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), default_value_t = 2)]
     pub workers: u32,
 
@@ -48,7 +48,7 @@ pub struct WqArgs {
     #[arg(long, value_name = "LIST", value_parser = value::cpu_list)]
     pub worker_cpu: Option<value::CpuList>,
 
-    /// What an item does: nop, spin:TIME or sleep:TIME, as spin:500ns or sleep:100us.
+    /// Work of an item: nop, spin:TIME or sleep:TIME, as spin:500ns or sleep:100us.
     #[arg(long, value_name = "WORK", value_parser = work, default_value = "nop")]
     pub work: Work,
 
@@ -56,19 +56,19 @@ pub struct WqArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096), default_value_t = 0)]
     pub hashed: u32,
 
-    /// What to measure [default: ring for nop without hashes, else stealing].
+    /// Pool to measure [default: ring for nop without hashes, else stealing].
     #[arg(long, value_enum)]
     pub arm: Option<ArmArg>,
 
-    /// Measure for so long, each side of a comparison.
+    /// Time to measure, for each side of a comparison.
     #[arg(long, value_name = "TIME", value_parser = value::duration, default_value = "5s")]
     pub runtime: Duration,
 
-    /// Run this beside the arm, in turns.
+    /// Measure this beside the arm, in turns.
     #[arg(long, value_enum, value_name = "PEER")]
     pub compare: Option<PeerArg>,
 
-    /// Pairs of turns with --compare; --runtime is what each side gets in all.
+    /// Pairs of turns with --compare; each side gets --runtime in all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 5)]
     pub pairs: u32,
 
@@ -77,25 +77,25 @@ pub struct WqArgs {
     pub json: bool,
 }
 
-/// What to compare with.
+/// Peer of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PeerArg {
     /// The kernel's io_uring: NOPs with IOSQE_ASYNC.
     Kernel,
 }
 
-/// A pool, or a way to it.
+/// A pool of ours, or a ring over one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ArmArg {
-    /// A ring's own way: SQEs with IOSQE_ASYNC, results as CQEs.
+    /// A ring: SQEs with IOSQE_ASYNC, results as CQEs.
     Ring,
     /// The pool that rings use, without a ring.
     Stealing,
-    /// One list under one lock, flags read where they are needed: as the kernel's io-wq was.
+    /// One list under one lock, flags read at each use, as in the kernel's io-wq before the patch.
     OneList,
-    /// One list under one lock, the flags of an item read once, when it is taken.
+    /// One list under one lock, the flags of an item read once when it is taken.
     FlagsOnce,
-    /// A list a worker, submitters going round, nobody helps anybody.
+    /// One list per worker, filled round-robin by submitters; no stealing.
     Sharded,
 }
 

@@ -1,4 +1,4 @@
-//! The command line of a report.
+//! Tests of the command line that a report contains.
 
 use super::measuring;
 

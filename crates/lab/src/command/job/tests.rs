@@ -1,4 +1,4 @@
-//! The jobs of the threads are the points of their rows.
+//! Compares the published fio jobs with the points of their rows.
 
 use super::*;
 use crate::exp;

@@ -1,4 +1,4 @@
-//! The parts that need no terminal.
+//! Tests of the parts of the display that need no terminal.
 
 use super::*;
 

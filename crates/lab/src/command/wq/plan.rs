@@ -1,4 +1,4 @@
-//! The arguments of `sheave-lab wq` judged together: what each turn does, and how many there are.
+//! Checks the combination of arguments of `sheave-lab wq`, and plans the turns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,27 +10,25 @@ use crate::LabError;
 use crate::command::args::WqArgs;
 use crate::wq::{Arm, Flood, Limit, Work};
 
-/// What is to be done.
 pub struct WqPlan {
-    /// What each turn does.
+    /// Description of each turn.
     pub flood: Flood,
     /// Turns of each side.
     pub pairs: u32,
-    /// What is measured.
     pub arm: Arm,
 }
 
-/// How long a turn runs before it counts.
+/// Time that a turn runs before it is measured.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Turns without --compare: enough for a median.
+/// Turns without --compare, enough for a median.
 const TURNS_ALONE: u32 = 3;
 
-/// The CPUs of a list, if the process may use them; none without a list.
+/// Checks that the process may use the CPUs of a list. Returns none without a list.
 fn allowed(list: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
     list.map_or(Ok(Vec::new()), |list| list.allowed().map(<[usize]>::to_vec))
 }
 
-/// The arguments judged together.
+/// Checks the arguments and makes the plan.
 pub fn plan(args: &WqArgs, stop: Arc<AtomicBool>) -> Result<WqPlan, LabError> {
     let plain = args.work == Work::Nop && args.hashed == 0;
     if args.compare.is_some() && !plain {

@@ -1,6 +1,6 @@
-//! The result: medians over the turns, as a table or as one JSON object.
+//! The result of `sheave-lab wq`: medians over the turns, as a table or as one JSON object.
 //!
-//! Names that `sheave bench` has too mean the same; the others are told in `docs/io-wq.md`.
+//! Names that `sheave bench` also has mean the same. `docs/io-wq.md` explains the others.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::interval::median;
 use crate::wq::Turn;
 use crate::wq::turn::quantile;
 
-/// Everything that is known after a run.
+/// Fields of the JSON object.
 #[derive(Debug, Serialize)]
 pub struct Report {
     arm: &'static str,
@@ -36,7 +36,7 @@ pub struct Report {
     errors: u64,
     context_switches_per_io: f64,
     workers_created: u64,
-    /// Of the measured turn.
+    /// From here on figures of the last turn, in which the pool was measured too.
     start_p50_ns: u64,
     start_p99_ns: u64,
     lock_hold_ns_per_io: f64,
@@ -46,7 +46,7 @@ pub struct Report {
     compare: Option<Compared>,
 }
 
-/// The peer, and what we do in its place.
+/// The peer's figures, and ours in ratio to them.
 #[derive(Debug, Serialize)]
 struct Compared {
     name: &'static str,
@@ -62,7 +62,7 @@ struct Compared {
 }
 
 impl Report {
-    /// Works the figures out; `None` without a turn.
+    /// Computes the figures. Returns `None` without a turn.
     pub fn new(plan: &WqPlan, ours: &[Turn], theirs: &[Turn], measured: &Turn) -> Option<Self> {
         let middle = |figure: fn(&Turn) -> f64| median(&ours.iter().map(figure).collect::<Vec<_>>());
         let iops = middle(Turn::iops)?;
@@ -103,7 +103,6 @@ impl Report {
         })
     }
 
-    /// The table.
     pub fn table(&self) -> String {
         let mut rows = vec![
             (
@@ -149,7 +148,7 @@ impl Report {
         }
         let mut text = String::new();
         for (name, value) in rows {
-            // Writing to a String does not fail.
+            // Writing to a `String` does not fail.
             let _ = writeln!(text, "{name:>14}  {value}");
         }
         text

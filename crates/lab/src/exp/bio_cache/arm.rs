@@ -1,8 +1,8 @@
-//! One arm at one point: threads with a ring each on a null device, whose bios come from where the arm says.
+//! One arm at one point: threads with a ring each on a null device, whose bios come from the store of the arm.
 //!
 //! * A1. Device, ring and loop are the same in every arm but for the cache's bound and the store behind it. All arms
-//!   but one take a bio for each I/O.
-//! * A2. The calls of the allocator are counted before the first turn, so that turns do not pay for the counting.
+//!   but `no bio` take a bio for each I/O.
+//! * A2. Calls of the allocator are counted before the first turn, so that turns do not pay for the counting.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::drive::{self, Drive};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::{LabError, Point, alloc};
 
-/// The bound that the thread's cache had (ALLOC_CACHE_MAX); its slack is the product's too.
+/// The bound of the published cache (`ALLOC_CACHE_MAX`). The slack above it is the same in Sheave.
 const SEED_MAX: u32 = 512;
-/// I/Os before anything is counted: every bio was used once.
+/// I/Os before anything is counted. Afterwards every bio was used once.
 const WARM_UP: u64 = 4096;
-/// I/Os that are counted.
+/// I/Os in which the calls of the allocator and the cache misses are counted.
 pub const COUNTED: u64 = 4096;
 
-/// An arm that is ready.
+/// A built arm.
 pub struct BioArm {
     crew: Crew,
-    /// Calls of the allocator, and bios that the cache did not serve, in [`COUNTED`] I/Os.
+    /// Calls of the allocator in [`COUNTED`] I/Os; `None` when the counting allocator is not installed.
     allocator_calls: Option<u64>,
     misses: u64,
 }
 
 impl BioArm {
-    /// Builds it on the calling thread.
+    /// Builds the rings of an arm on the calling thread, warms them up, and counts [`COUNTED`] I/Os (A2).
     pub fn new(lab: &Lab, arm: usize, point: &Point) -> Result<BioArm, LabError> {
         let mut crew = Crew::new(lab, point, &drives(lab, arm, point)?)?;
         crew.run_alone(WARM_UP)?;
@@ -43,18 +43,18 @@ impl BioArm {
         Ok(BioArm { crew, allocator_calls, misses })
     }
 
-    /// Calls of the allocator per I/O; `None` when nobody counts them.
+    /// Returns the calls of the allocator per I/O, or `None` when the counting allocator is not installed.
     pub fn allocator_calls(&self) -> Option<f64> {
         Some(self.allocator_calls? as f64 / COUNTED as f64)
     }
 
-    /// Its first ring, between turns.
+    /// The ring of the first thread. Free between turns only.
     #[cfg(test)]
     pub fn ring(&self) -> &Ring {
         self.crew.drive().ring()
     }
 
-    /// Bios per I/O that the cache did not serve.
+    /// Returns the bios per I/O that came from the store and not from the cache.
     pub fn misses(&self) -> f64 {
         self.misses as f64 / COUNTED as f64
     }
@@ -72,19 +72,19 @@ impl ArmRun for BioArm {
     }
 }
 
-/// The ring of an arm, whose cache has the arm's bound.
+/// Sets the cache bound of `arm` on the ring's builder.
 pub fn bounded(builder: RingBuilder, arm: usize, ends: Ends) -> RingBuilder {
     match arm {
         NO_BIO => builder,
-        // As large as the ring wants it; that it is bounded at all has the ring take a bio for each I/O.
+        // A bound of any size makes the ring take a bio for each I/O. This one is as large as the ring wants it.
         AFTER => builder.bio_cache(u32::MAX),
-        // What is not polled is not cacheable: the thread's cache could not bear another thread's put.
+        // The published cache has no lock, so that only polled I/O, which ends on the ring's own thread, may use it.
         SEED if ends == Ends::Polled => builder.bio_cache(SEED_MAX),
         _ => builder.bio_cache(0),
     }
 }
 
-/// What stands behind the cache of an arm.
+/// Installs the store of `arm` behind the ring's cache.
 pub fn put_store(ring: &mut Ring, arm: usize, ends: Ends) -> Result<(), RingError> {
     match arm {
         AFTER | NO_BIO => Ok(()),
@@ -95,7 +95,7 @@ pub fn put_store(ring: &mut Ring, arm: usize, ends: Ends) -> Result<(), RingErro
     }
 }
 
-/// How the loops of an arm are made.
+/// Returns the maker of the loops of an arm.
 fn drives(lab: &Lab, arm: usize, point: &Point) -> Result<MakeDrive, LabError> {
     let ends = Ends::of(point)?;
     let device = open_device(ends.device()).map_err(|err| LabError::run(err.to_string()))?;
@@ -104,12 +104,13 @@ fn drives(lab: &Lab, arm: usize, point: &Point) -> Result<MakeDrive, LabError> {
         let opts = drive::opts(&point, ends == Ends::Polled);
         let attach = |ring: &mut Ring| {
             put_store(ring, arm, ends)?;
-            // The device's thread starts here and stays where its maker is: beside the loops where there is a CPU.
+            // The device's completion thread starts in `attach` and inherits this thread's CPU, so that a pin to a CPU
+            // beside the loops, where there is one, moves it there.
             let elsewhere = point.threads as usize + index;
             let moved = ends == Ends::Thread && cpu::pin(lab.cpu(elsewhere)).is_ok();
             let attached = ring.attach(&device);
             if moved {
-                // It ran there before.
+                // The thread ran on this CPU before, so that the pin back cannot be refused.
                 let _ = cpu::pin(lab.cpu(index));
             }
             attached

@@ -1,4 +1,5 @@
-//! That the arms are what they say: data comes back, and each calls the allocator as it should. Counts, never times.
+//! Proves that data comes back in every arm, and that each arm calls the allocator as often as its description says.
+//! Compares counts, never times.
 
 use sheave::Ring;
 
@@ -9,10 +10,8 @@ use crate::experiment::{ArmRun, Lab, TurnEnd};
 use crate::terms::Check;
 use crate::{LabError, Point};
 
-/// I/Os of a check's turn.
 const IOS: u64 = 4096;
 
-/// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
     for (arm, info) in ARMS.iter().enumerate() {
@@ -25,10 +24,10 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Calls of the allocator and misses of the cache, per I/O, that an arm should have.
+/// Returns the calls of the allocator and the cache misses per I/O that an arm must have.
 fn expected(arm: usize, ends: &str) -> (f64, f64) {
     match arm {
-        // One to allocate, one to free.
+        // One call to allocate, one to free.
         MALLOC => (2.0, 1.0),
         SEED if ends == "polled" => (0.0, 0.0),
         AFTER | NO_BIO => (0.0, 0.0),
@@ -42,9 +41,9 @@ fn counts(lab: &Lab, arm: usize, ends: &str) -> Result<Check, LabError> {
     let (calls, misses) = expected(arm, ends);
     let seen = run.allocator_calls();
     let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.5}"));
-    // Without a count there is nothing to compare; the misses tell the arms apart all the same.
-    // A slab and a cache still grow when more bios are in use at once than ever before, which a slow completion thread
-    // can make happen late: by as many bios at most as the ring has entries.
+    // Without the counting allocator only the misses are compared, which also differ between the arms. A slab and a
+    // cache still grow when more bios are in use at once than ever before. A slow completion thread can make that
+    // happen late, by at most as many bios as the ring has entries.
     let grows = ends == "thread";
     let growth = if grows { f64::from(data::ENTRIES) / IOS as f64 } else { 0.0 };
     let within = |count: f64, wanted: f64| (wanted..=wanted + growth).contains(&count);

@@ -1,19 +1,19 @@
-//! The design of the experiment: its arms by index, and the claim that it looks into.
+//! The design of the experiment: its arms by index, and the claim of the mailing-list thread.
 
 use crate::terms::{ArmInfo, Role};
 use crate::{LabError, Point};
 
 /// Index of the arm whose bios come from the global allocator.
 pub const MALLOC: usize = 1;
-/// Index of the arm that shows what the others' way to a store costs.
+/// Index of the arm that calls a store which does nothing, to measure the cost of the call.
 pub const HOOK: usize = 2;
-/// Index of the cache per CPU that the review proposed.
+/// Index of the arm with the cache per CPU that the review of the patches proposed.
 pub const PER_CPU: usize = 3;
-/// Index of the cache as the thread had it.
+/// Index of the arm with the cache as published.
 pub const SEED: usize = 4;
-/// Index of the product.
+/// Index of Sheave's own cache, made to take a bio for each I/O.
 pub const AFTER: usize = 5;
-/// Index of the product as it ships, which asks for a bio only where one is needed.
+/// Index of Sheave as it ships, which takes a bio only where an I/O needs one.
 pub const NO_BIO: usize = 6;
 
 pub static ARMS: [ArmInfo; 7] = [
@@ -55,29 +55,30 @@ pub static ARMS: [ArmInfo; 7] = [
     },
 ];
 
-/// Whether an arm takes the way to a store, whose cost is this experiment's and no allocator's, for every I/O.
+/// Returns true if `arm` calls a store for every I/O. The cost of the call belongs to the experiment, not to the
+/// allocator.
 pub fn takes_the_way(arm: usize, ends: Ends) -> bool {
     match arm {
         AFTER | HOOK | NO_BIO => false,
-        // What is polled stays in the cache before the store.
+        // A polled bio stays in the cache in front of the store.
         SEED => ends != Ends::Polled,
         _ => true,
     }
 }
 
-/// Who ends the I/O of a point.
+/// The context that ends the I/O of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// The ring's thread, which polls.
+    /// The ring's thread, by polling.
     Polled,
-    /// The ring's thread, which does not: `submit` ends what is ready too.
+    /// The ring's thread without polling: `submit` ends I/O that is ready.
     Unpolled,
-    /// Another thread, as an interrupt would.
+    /// Another thread, in the place of an interrupt.
     Thread,
 }
 
 impl Ends {
-    /// Of a point.
+    /// Parses the parameter `ends` of a point.
     pub fn of(point: &Point) -> Result<Ends, LabError> {
         match point.text("ends").unwrap_or("polled") {
             "polled" => Ok(Ends::Polled),
@@ -88,15 +89,15 @@ impl Ends {
         }
     }
 
-    /// The spec of the device that ends it so.
+    /// Returns the spec of a device whose I/O ends in this context.
     pub fn device(self) -> &'static str {
         if self == Ends::Thread { "null:size=1T,complete=thread" } else { "null:size=1T" }
     }
 }
 
-/// The label of the thread's row.
+/// Label of the row with the parameters of the published table.
 pub const ROW: &str = "512 B, QD 128, batch 32";
-/// What the thread claims, in percent.
+/// Published gain in IOPS, in percent.
 pub const CLAIMED: f64 = 9.8;
-/// More in flight at once than the bounded caches hold: what they prune.
+/// Queue depth above the size of the bounded caches, so that they must prune.
 pub const DEEP: u32 = 1024;

@@ -1,12 +1,13 @@
-//! What stands behind the cache of bios in the arms: a slab, the global allocator, a cache per CPU, nothing.
+//! The stores behind the bio cache of the arms: a slab, the global allocator, a cache per CPU, and an empty one.
 //!
-//! A bio of Sheave lives in its ring's arena and keeps its number; an allocator would give it another place each time.
-//! So a store brings to each bio the memory that a kernel's bio is, and takes it away again. It does not initialise
-//! that memory: every arm initialises the bio in the arena, once, as every design in the thread does. What is left is
-//! what an allocator costs, and the way to the store, which [`Nothing`] has by itself.
+//! A bio of Sheave lives in its ring's arena and keeps its number, while an allocator returns another place each time.
+//! A store therefore attaches to each bio a piece of memory of a kernel bio's size, and takes it away again. Stores do
+//! not initialise that memory: every arm initialises the bio in the arena once, as every design in the mailing-list
+//! thread does. The difference between arms is then the cost of the allocator and of the call of a store. [`Nothing`]
+//! has the second part alone.
 //!
 //! * S1. `bios[n]` has memory from `get(n)` until `put(n)`.
-//! * S2. An object of a slab is out, free in the slab, or in the reserve; never two of them.
+//! * S2. An object of a slab is in use, free in the slab, or in the reserve; never two of them.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -14,30 +15,29 @@ use std::mem::MaybeUninit;
 use sheave_blk::bio::Bio;
 use sheave_blk::bio_set::BioStore;
 
-/// As large as a bio with its inline vectors.
+/// Words of an object, which has the size of a bio with its inline vectors.
 const WORDS: usize = size_of::<Bio>() / size_of::<u64>();
-/// Objects of one page of a slab: 4 KiB, the smallest that SLUB takes for objects of this size.
+/// Objects of one page of a slab: 4 KiB, the smallest page that SLUB takes for objects of this size.
 const OBJECTS: u32 = 32;
-/// The word of a free object that says which is free next: in the middle, as SLUB has it.
+/// Word of a free object that holds the number of the next free one. In the middle, as in SLUB.
 const NEXT: usize = WORDS / 2;
-/// No object.
 const NONE: u32 = u32::MAX;
-/// What the mempool of a bio set keeps back (`BIO_POOL_SIZE` for file systems is 2, for block devices 4).
+/// Objects that the mempool of a bio set keeps back (`BIO_POOL_SIZE` is 2 for file systems, 4 for block devices).
 const RESERVE: u32 = 4;
-/// Pages that a slab may take: 32 MiB, which is far more than the lab's deepest ring has bios for.
+/// Pages that a slab may take: 32 MiB, far more than the bios of the lab's deepest ring need.
 const PAGES: usize = 8192;
 
-/// The bound of the review's cache, and how many leave an overfull one at once (`ALLOC_CACHE_MAX` and `_SLACK`).
+/// Bound of the proposed cache per CPU, and the number that leave an overfull one at once (`ALLOC_CACHE_MAX`,
+/// `_SLACK`).
 pub const PER_CPU_MAX: usize = 512;
 const PER_CPU_SLACK: usize = 64;
 
-/// The memory of a bio.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Object([u64; WORDS]);
 
-/// A thread's slab of objects of a bio's size: a list of free ones through the objects themselves, the one freed last
-/// first. When it is empty another page is taken; when no page is to be had, the reserve of a mempool serves.
+/// A thread's slab of objects of a bio's size. The free list runs through the objects themselves, last freed first. An
+/// empty list takes another page. When no page is left, objects come from the reserve, as in a mempool.
 #[derive(Debug)]
 pub struct Slab {
     pages: Vec<Box<[Object; OBJECTS as usize]>>,
@@ -53,7 +53,7 @@ impl Default for Slab {
 }
 
 impl Slab {
-    /// One that takes at most so many pages.
+    /// Makes a slab of at most `most_pages` pages.
     pub const fn bounded(most_pages: usize) -> Slab {
         Slab { pages: Vec::new(), most_pages, free: NONE, reserve: Vec::new() }
     }
@@ -62,7 +62,7 @@ impl Slab {
         &mut self.pages[(object / OBJECTS) as usize][(object % OBJECTS) as usize]
     }
 
-    /// Takes an object; `None` when page and reserve are out.
+    /// Takes an object, or returns `None` when pages and reserve are used up.
     #[inline]
     fn get(&mut self) -> Option<u32> {
         if self.free == NONE {
@@ -80,14 +80,14 @@ impl Slab {
         }
         let first = self.pages.len() as u32 * OBJECTS;
         self.pages.push(Box::new([Object([0; WORDS]); OBJECTS as usize]));
-        // The first page fills the reserve, as `mempool_init` does.
+        // `mempool_init` fills its reserve before the first allocation too.
         let kept = if first == 0 { RESERVE } else { 0 };
         (first + kept..first + OBJECTS).rev().for_each(|object| self.free_one(object));
         self.reserve.extend(first..first + kept);
         self.get()
     }
 
-    /// Gives an object back: to the reserve first, if that lacks one.
+    /// Returns an object to the reserve if that is not full, otherwise to the free list.
     #[inline]
     fn put(&mut self, object: u32) {
         if self.reserve.len() < RESERVE as usize {
@@ -104,7 +104,7 @@ impl Slab {
         self.free = object;
     }
 
-    /// Objects that are not out.
+    /// Returns the number of objects in the free list and the reserve.
     #[cfg(test)]
     fn idle(&mut self) -> usize {
         let (mut count, mut at) = (self.reserve.len(), self.free);
@@ -116,7 +116,7 @@ impl Slab {
     }
 }
 
-/// Which object each bio has that has one.
+/// The object of each bio, by the bio's number; `NONE` for a bio without one.
 #[derive(Debug, Default)]
 struct Table(Vec<u32>);
 
@@ -138,7 +138,7 @@ impl Table {
     }
 }
 
-/// Each bio's memory comes from a slab of the ring's thread, as a kernel's does that has no cache of bios.
+/// Takes each bio's memory from a slab of the ring's thread, as a kernel without a bio cache does.
 #[derive(Debug, Default)]
 pub struct ThreadSlab {
     slab: Slab,
@@ -146,19 +146,19 @@ pub struct ThreadSlab {
 }
 
 impl ThreadSlab {
-    /// One whose slab takes at most so many pages.
+    /// Makes a store whose slab takes at most `most_pages` pages.
     #[cfg(test)]
     pub fn bounded(most_pages: usize) -> ThreadSlab {
         ThreadSlab { slab: Slab::bounded(most_pages), bios: Table::default() }
     }
 
-    /// Objects that no bio has.
+    /// Returns the number of objects that no bio has.
     #[cfg(test)]
     pub fn idle(&mut self) -> usize {
         self.slab.idle()
     }
 
-    /// Those of them that the reserve has.
+    /// Returns the number of idle objects that are in the reserve.
     #[cfg(test)]
     pub fn kept(&self) -> usize {
         self.slab.reserve.len()
@@ -179,11 +179,11 @@ impl BioStore for ThreadSlab {
     }
 }
 
-/// Memory that is not initialised and as aligned as any, so that the allocator is asked by `malloc`: not by `calloc` or
-/// `posix_memalign`, which go past its cache of a thread.
+/// Memory of a bio. Uninitialised and of ordinary alignment, so that the allocator is called by `malloc`: `calloc` and
+/// `posix_memalign` bypass its cache per thread.
 type Memory = Box<MaybeUninit<[u64; WORDS]>>;
 
-/// Each bio's memory comes from the global allocator and goes back to it.
+/// Takes each bio's memory from the global allocator and returns it there.
 #[derive(Debug, Default)]
 pub struct Malloc(Vec<Option<Memory>>);
 
@@ -205,7 +205,7 @@ impl BioStore for Malloc {
     }
 }
 
-/// What a CPU has of the bio set: its cache, and its slab behind that.
+/// A CPU's part of the bio set: a cache, and the slab behind it.
 #[derive(Debug)]
 struct Cpu {
     cache: Vec<u32>,
@@ -214,14 +214,14 @@ struct Cpu {
 }
 
 thread_local! {
-    /// The variable of a CPU. The lab pins a ring's thread to its CPU, so the thread's own variable is the CPU's; that
-    /// it is borrowed for the length of an access stands for the kernel's `get_cpu` and `put_cpu`.
+    /// The variable of a CPU. The lab pins a ring's thread to its CPU, so that a thread-local variable is the CPU's.
+    /// The borrow during an access stands for the kernel's `get_cpu` and `put_cpu`.
     static CPU: RefCell<Cpu> =
         const { RefCell::new(Cpu { cache: Vec::new(), slab: Slab::bounded(PAGES), pruned: 0 }) };
 }
 
-/// A cache on the bio set for each CPU, which all rings there share: what the review proposed. Whoever may take from it
-/// has opted in, which only polled I/O may: nothing then needs a lock or interrupts to be off.
+/// A cache on the bio set for each CPU, shared by all rings there, as the review of the patches proposed. Only a ring
+/// that has opted in uses it, and only polled I/O may: the cache then needs neither a lock nor disabled interrupts.
 #[derive(Debug)]
 pub struct PerCpu {
     opted_in: bool,
@@ -229,12 +229,12 @@ pub struct PerCpu {
 }
 
 impl PerCpu {
-    /// A ring's way to it.
+    /// Makes the store of one ring. Without `opted_in` it uses the CPU's slab alone.
     pub fn new(opted_in: bool) -> PerCpu {
         PerCpu { opted_in, bios: Table::default() }
     }
 
-    /// Objects that the calling thread's cache holds, and those that were pruned from it so far.
+    /// Returns the objects in the calling thread's cache, and the number that were pruned from it so far.
     #[cfg(test)]
     pub fn cached_and_pruned() -> (usize, u64) {
         CPU.with_borrow(|cpu| (cpu.cache.len(), cpu.pruned))
@@ -267,7 +267,7 @@ impl BioStore for PerCpu {
 }
 
 impl Cpu {
-    /// The objects that were cached last go to the slab: the list has one end, and the kernel's is cut there too.
+    /// Moves the objects that were cached last to the slab. The kernel's list is cut at the same end.
     #[cold]
     fn prune(&mut self) {
         for object in self.cache.split_off(self.cache.len() - PER_CPU_SLACK) {
@@ -277,7 +277,7 @@ impl Cpu {
     }
 }
 
-/// Brings nothing, and notes that it did: what the way to a store costs by itself.
+/// Attaches no memory. Keeps the table of the other stores, so that its cost is the cost of calling a store.
 #[derive(Debug, Default)]
 pub struct Nothing(Table);
 

@@ -1,4 +1,4 @@
-//! Stores against a model, the arms' counts, and verdicts of made-up figures.
+//! Tests the stores against a model, the counts of the arms, and verdicts on made-up figures.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn a_slab_has_each_object_once() {
             slab.put(bio);
         }
         most = most.max(out.len());
-        // Pages of 32, of which the first has the reserve of 4.
+        // Pages have 32 objects, and the first one also fills the reserve of 4.
         assert_eq!(slab.idle() + out.len(), (most + 4).div_ceil(32) * 32, "S2");
     }
 }
@@ -54,7 +54,7 @@ fn every_store_keeps_a_bio_until_it_is_put() {
     }
 }
 
-/// A thread of its own has a CPU's variable of its own.
+/// Runs `work` on a new thread, which has its own copy of the CPU's variable.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
 }
@@ -142,7 +142,7 @@ fn result(cpu_ns: f64, change: Option<f64>) -> Option<ArmResult> {
     })
 }
 
-/// A report with these changes and instructions, in the order of the arms.
+/// Makes a report with these changes and instructions, in the order of the arms.
 fn report(changes: [f64; 6], counted: Option<([f64; 7], [f64; 7])>) -> crate::report::ExperimentReport {
     let mut arms = vec![result(50.0, None)];
     arms.extend(changes.iter().map(|&change| result(45.0, Some(change))));
@@ -211,6 +211,6 @@ fn what_does_not_fit_the_bounded_caches_is_pruned() {
     let point = Point { depth: DEEP, batch: DEEP, ..Point::default() };
     let misses = |arm| arm::BioArm::new(&fake::lab(), arm, &point).expect("an arm").misses();
     assert_eq!(misses(AFTER), 0.0);
-    // 1,024 come back at once, of which 576 at most stay, and 512 after the last pruning.
+    // 1,024 bios come back at once, of which at most 576 stay, and 512 after the last pruning.
     assert!((0.4..=0.5).contains(&misses(SEED)), "{}", misses(SEED));
 }

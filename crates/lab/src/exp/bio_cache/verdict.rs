@@ -1,4 +1,4 @@
-//! What the figures show: worked out from the rows that were measured.
+//! The verdict of bio-cache, computed from the measured rows.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,6 @@ use super::design::{AFTER, CLAIMED, DEEP, HOOK, MALLOC, NO_BIO, PER_CPU, ROW, SE
 use crate::report::{ExperimentReport, Holds, InstructionRow, Row, Verdict, decide};
 use crate::table::told;
 
-/// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
     let claim = format!(
         "Recycling bios from a cache of the ring gives {CLAIMED} % more IOPS on one core than the slab (polled, 512 B, \
@@ -17,7 +16,7 @@ pub fn of(report: &ExperimentReport) -> Verdict {
         return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
     };
     let counted = report.instructions.iter().find(|counted| counted.point == row.point);
-    // The claim is that of the thread's cache, whatever Sheave's does.
+    // The claim is about the published cache, so that Sheave's own does not decide it.
     let gain = counted.and_then(|counted| counted.gain_percent(SEED));
     let holds = decide(CLAIMED, row.arm(SEED).and_then(|arm| arm.change), gain);
     Verdict { holds, claim, shows: shows(row, report, counted, holds), does_not_show: limits() }
@@ -61,7 +60,7 @@ fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>,
     text
 }
 
-/// Net of the way to the store: instructions and lines of cache.
+/// Describes instructions and cache lines of each arm beyond Sheave's, without the cost of calling a store.
 fn net_effect(counted: &InstructionRow) -> String {
     let lines = |arm: usize| {
         let of = |arm: usize| counted.lines_per_io.get(arm).copied().flatten();
@@ -86,7 +85,8 @@ fn net_effect(counted: &InstructionRow) -> String {
     text
 }
 
-/// The same in ns: a percentage is of an I/O, and that is another one here.
+/// Describes the saving in ns beside the published one. Percentages cannot be compared, because the published I/O takes
+/// longer.
 fn saved(row: &Row) -> String {
     let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
     let (Some(before), Some(after), Some(published)) = (of(0), of(AFTER), row.published) else {
@@ -101,7 +101,7 @@ fn saved(row: &Row) -> String {
     )
 }
 
-/// What a bounded cache costs when more bios come back at once than it holds.
+/// Describes the cost of a bounded cache when more bios come back at once than it holds.
 fn pruning(deep: &InstructionRow) -> String {
     let (Some(seed), Some(per_cpu), Some(after)) = (deep.net(SEED), deep.net(PER_CPU), deep.net(AFTER)) else {
         return String::new();
@@ -115,7 +115,7 @@ fn pruning(deep: &InstructionRow) -> String {
     )
 }
 
-/// What becomes of it when the ring does not poll: the thread's cache was for polled I/O only.
+/// Describes the change on a ring that does not poll, where the published cache is not used.
 fn elsewhere(report: &ExperimentReport) -> String {
     let Some(row) = report.sweep("ends").and_then(|sweep| sweep.rows.iter().find(|row| row.label == "not polled"))
     else {

@@ -1,10 +1,10 @@
-//! One arm at one point: a ring with its workers, on a file whose overwrites complete where the arm says.
+//! One arm at one point: a ring with its workers, on a file whose overwrites complete at the place of the arm.
 //!
-//! * A1. Device, file, ring and workers are the same in every arm; the device works on its own.
-//! * A2. All arms of a point wait in one way ([`Patience`]), whatever a ring by default does: polled I/O whose workers
-//!   have another CPU is looked for until it is there, and everything else is slept for. A ring that sleeps in one arm
-//!   and spins in another would compare sleeps. The timer slack of a sleep is 1 ns, so that a device which takes 5 us
-//!   takes them in each arm.
+//! * A1. Device, file, ring and workers are the same in every arm. The device makes progress by itself.
+//! * A2. All arms of a point wait in the same way ([`Patience`]), whatever the default of the ring is: the ring spins
+//!   for polled I/O whose workers have another CPU, and sleeps for everything else. A ring that slept in one arm and
+//!   spun in another would compare sleeps. The timer slack of a sleep is 1 ns, so that a device of 5 us takes 5 us in
+//!   each arm.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -26,45 +26,45 @@ use crate::experiment::Lab;
 use crate::meter::Meter;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 
-/// Best effort, in the middle: what an I/O without a priority has too, and enough to be kept off the plain way in.
+/// Priority "best effort, level 4". It equals the default, but an I/O that sets it does not take the plain path.
 const MIDDLE: u16 = 2 << 13 | 4;
 
-/// Far longer than any wait for a device of the lab; a device that hangs must not spin for ever.
+/// Bound on spinning, far above any latency of the lab's devices: a device that hangs must not spin for ever.
 const LONGEST_SPIN: Duration = Duration::from_secs(1);
 
-/// Most bytes of an I/O that fills a file before it is overwritten.
+/// Bytes of each I/O that fills a file before it is overwritten.
 const FILL: u32 = 64 << 10;
 
-/// How the ring of a point waits, in every arm (A2).
+/// The way in which the ring of a point waits, in every arm (A2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It looks for completions until there is one.
+    /// The ring polls for completions until there is one.
     Spins,
-    /// It sleeps at once.
+    /// The ring sleeps at once.
     Sleeps,
 }
 
 impl Patience {
-    /// A ring that shares its CPU with the workers cannot spin for them; one that interrupts wake has nothing to look
-    /// for.
+    /// Returns the way of waiting at a point. A ring that shares its CPU with the workers must sleep so that they run,
+    /// and a ring that is woken by interrupts has nothing to poll.
     pub fn of(lab: &Lab, point: &Point) -> Result<Patience, LabError> {
         let apart = subject::workers_elsewhere(point)? && lab.cpu(0) != lab.cpu(1);
         Ok(if apart && subject::is_polled(point)? { Patience::Spins } else { Patience::Sleeps })
     }
 
-    /// A ring that waits so.
+    /// Sets the spin time of the ring's builder.
     pub fn ring(self, builder: RingBuilder) -> RingBuilder {
         builder.spin(if self == Patience::Spins { LONGEST_SPIN } else { Duration::ZERO })
     }
 }
 
-/// The timer slack of the calling thread is 1 ns until this is dropped.
+/// Sets the timer slack of the calling thread to 1 ns until it is dropped. Holds the slack to restore.
 struct ExactSleeps(Option<NonZeroU64>);
 
 impl ExactSleeps {
     fn begin() -> ExactSleeps {
         let before = current_timer_slack().ok().and_then(NonZeroU64::new);
-        // Without it sleeps are longer, in every arm alike.
+        // A refusal makes sleeps longer in every arm alike, so that the comparison still holds.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         ExactSleeps(before)
     }
@@ -76,11 +76,11 @@ impl Drop for ExactSleeps {
     }
 }
 
-/// Where the writes of an engine ended that did not end where they were reaped.
+/// Counts of the writes of an engine that did not complete where they were reaped.
 pub trait Ends: Driven {
-    /// So many in workers and in task work so far.
+    /// Writes that completed in a worker or in task work so far.
     fn late(&self) -> LateCompletions;
-    /// So many by the caller of a synchronous write, since the beginning.
+    /// Writes that the caller of a synchronous write completed so far.
     fn by_caller(&self) -> u64;
 }
 
@@ -104,20 +104,20 @@ impl Ends for Pwrite {
     }
 }
 
-/// An arm that is ready.
+/// A built arm.
 pub struct DioArm<E = SheaveEngine> {
-    // Before `subject`: the ring goes first, then the file and its pool.
+    // Declared before `subject`: the ring is dropped first, then the file and its pool.
     drive: Drive<E>,
     subject: Subject,
-    /// The workers of its ring; a synchronous write has none.
+    /// The workers of the ring. A synchronous write has none.
     workers: Option<IoWq>,
     lab: Lab,
-    /// I/Os until the file is used up.
+    /// I/Os until every block of the file is written and the file must be reset; `u64::MAX` if it need not be.
     until_reset: u64,
 }
 
 impl DioArm {
-    /// Builds it on the calling thread.
+    /// Builds an arm of asynchronous writes on the calling thread.
     pub fn new(lab: &Lab, point: &Point, kind: Kind) -> Result<DioArm, LabError> {
         design::admit(point)?;
         let cell = subject::cell(point)?;
@@ -133,7 +133,7 @@ impl DioArm {
 }
 
 impl DioArm<Pwrite> {
-    /// Builds the synchronous writes on the calling thread, to the file as Sheave has it.
+    /// Builds the arm of synchronous writes on the calling thread. Its file completes overwrites inline, as in Sheave.
     pub fn synchronous(lab: &Lab, point: &Point) -> Result<DioArm<Pwrite>, LabError> {
         design::admit(point)?;
         if !design::is_synchronous(point) {
@@ -151,7 +151,8 @@ impl DioArm<Pwrite> {
 impl<E: Ends> DioArm<E> {
     fn of(lab: &Lab, point: &Point, subject: Subject, engine: E, workers: Option<IoWq>) -> Result<DioArm<E>, LabError> {
         let cell = subject::cell(point)?;
-        // Blocks that are written once only are taken in order: their places are scattered all the same.
+        // Blocks that can be written once only are taken in order. Their places on the device are scattered all the
+        // same.
         let rw = if cell.is_used_up() { Rw::Write } else { point.rw };
         let loop_point = Point { rw, ..point.clone() };
         let blocks = subject.bytes / u64::from(point.bs);
@@ -160,31 +161,31 @@ impl<E: Ends> DioArm<E> {
         Ok(DioArm { drive, subject, workers, lab: lab.clone(), until_reset })
     }
 
-    /// How many completed late so far.
+    /// Returns the completions in workers and in task work so far.
     pub fn late(&self) -> LateCompletions {
         self.drive.engine().late()
     }
 
-    /// Workers that were made so far.
+    /// Returns the number of workers made so far.
     pub fn workers_made(&self) -> u64 {
         self.workers.iter().flat_map(IoWq::counts).map(|account| account.created).sum()
     }
 
-    /// The file, as the ring has it.
+    /// The file that the ring has open.
     pub fn file(&self) -> &std::sync::Arc<dyn File> {
         &self.subject.file
     }
 }
 
-/// The ring of a point with its workers.
+/// Builds the ring of a point and its workers.
 fn engine(lab: &Lab, point: &Point, subject: &Subject, opts: &EngineOpts) -> Result<(SheaveEngine, IoWq), LabError> {
     let cpu = match (subject::workers_elsewhere(point)?, subject::is_polled(point)?) {
         (false, _) => lab.cpu(0),
         (true, true) => lab.cpu(1),
-        // The device has the next one.
+        // The device's thread has CPU 1.
         (true, false) => lab.cpu(2),
     };
-    // This thread may run on one CPU alone, and so may then what it makes: not while it makes the workers.
+    // New threads inherit the CPU mask of this thread, so that the mask is widened while the workers are made.
     cpu::pin_to(&lab.cpus).map_err(|err| LabError::run(format!("cannot run on the CPUs {:?}: {err}", lab.cpus)))?;
     let workers = IoWq::builder().cpus(&[cpu]).build();
     cpu::pin(lab.cpu(0))?;
@@ -194,7 +195,7 @@ fn engine(lab: &Lab, point: &Point, subject: &Subject, opts: &EngineOpts) -> Res
     Ok((SheaveEngine::built(builder.io_wq(&workers), attach, opts)?, workers))
 }
 
-/// Writes all of a file once, and makes that durable: a first DSYNC write would have to.
+/// Writes the whole file once and syncs it. The first DSYNC write of a turn would otherwise pay for that commit.
 fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
     let fill = Point { bs: FILL, batch: 8, depth: 8, threads: 1, rw: Rw::Write, ..Point::default() };
     let (engine, _workers) = engine(lab, point, subject, &drive::opts(&fill, subject::is_polled(point)?))?;
@@ -239,7 +240,7 @@ impl<E: Ends> ArmRun for DioArm<E> {
     }
 }
 
-/// Whether a point's cell may complete at once.
+/// Returns true if the writes of the point's cell need no blocking work after the data.
 pub fn is_eligible(point: &Point) -> bool {
     subject::cell(point).is_ok_and(Cell::is_eligible)
 }

@@ -1,7 +1,7 @@
-//! A device that keeps writes in a volatile cache, with FUA or without: what a durable write costs depends on it.
+//! A device with a volatile write cache, with FUA or without: the cost of a durable write depends on the two.
 //!
-//! Owns what the device says of itself, and nothing else: the device underneath, which has no such cache, gets the
-//! flushes and has nothing to do for them.
+//! Changes the capabilities of the device alone. The device underneath has no such cache: it gets the flushes and has
+//! nothing to do for them.
 
 use sheave::{Capabilities, Device, DeviceError};
 use sheave_blk::driver::{Driver, HctxOpen, HwQueue};
@@ -13,13 +13,13 @@ struct Cached {
     fua: bool,
 }
 
-/// `lower` as a device with a volatile cache, which has FUA or not. For a device that is one queue.
+/// Wraps `lower` as a device with a volatile cache. Opening fails unless `lower` has a single queue driver.
 pub fn over(lower: &Device, fua: bool) -> Device {
     let name = format!("cached:fua={},over={}", if fua { "on" } else { "off" }, lower.name());
     Device::from_driver(&name, Box::new(Cached { lower: lower.clone(), fua }))
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Cached {
     fn limits(&self) -> Limits {

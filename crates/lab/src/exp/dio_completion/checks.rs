@@ -1,4 +1,5 @@
-//! That the arms are what they say: data comes back, and each completes where it should. Counts and data, never times.
+//! Proves that data comes back, and that writes complete at the place of each arm. Compares counts and data, never
+//! times.
 
 use sheave::{Buf, Ring, op};
 use sheave_base::status::Status;
@@ -10,12 +11,10 @@ use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
 
-/// I/Os of a check.
 const IOS: u64 = 4096;
 /// Blocks that are written and read back.
 const BLOCKS: u64 = 64;
 
-/// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
     for (arm, kind) in KINDS.iter().enumerate() {
@@ -38,7 +37,7 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Completions of a turn: all, in a worker, in the issuer's task, and switches of threads.
+/// Completions of a turn, in all and by place.
 struct Counts {
     ios: u64,
     in_worker: u64,
@@ -61,7 +60,7 @@ fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Counts, LabError> {
     })
 }
 
-/// Overwrites complete where the arm says, each of them.
+/// Checks that every overwrite completes at the place of the arm.
 fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, LabError> {
     let counts = count(lab, arm, point)?;
     let Counts { ios, in_worker, in_task, switches, .. } = counts;
@@ -100,8 +99,9 @@ fn by_its_caller(lab: &Lab, what: &str, point: &Point) -> Result<Check, LabError
     })
 }
 
-/// What is not eligible has a step after the data in every arm; what is, in none but the first. The step is a worker's,
-/// but for a flush: that is an I/O of the ring, and no worker is made, unless the arm asks for one.
+/// Checks the step after the data. Writes of a cell that is not eligible have one in every arm, eligible ones only in
+/// the first. A worker does the step, except that a flush is an I/O of the ring and needs no worker outside the first
+/// arm.
 fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
     let point = overwrites(16).with("cell", cell.name()).with("file", file);
     let (mut later, mut made) = ([0; 4], [0; 4]);
@@ -127,10 +127,10 @@ fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
     })
 }
 
-/// What is overwritten reads back, through another ring.
+/// Checks that overwritten data reads back through another ring.
 fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, LabError> {
     let name = format!("{}: what is overwritten reads back ({file})", ARMS[arm].name);
-    // The one that keeps what is written.
+    // Of the devices only `ram` keeps the written data.
     let point = overwrites(16).with("file", file).with("device", "ram");
     let subject = Subject::new(lab, &point, place)?;
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("the check `{name}` cannot run: {err}"));
@@ -144,7 +144,7 @@ fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, 
     Ok(Check { name, ok: true, detail: format!("{BLOCKS} blocks written twice and read{general}") })
 }
 
-/// Writes the blocks of one round and reads them with another ring; what is wrong, if anything is.
+/// Writes the blocks of one round and reads them with another ring. Returns `Err` with the difference, if there is one.
 fn round_trip(subject: &Subject, round: u64) -> Result<Result<(), String>, Box<dyn std::error::Error>> {
     let size = 4096;
     let byte = |block: u64| (block * 7 + round * 101) as u8;

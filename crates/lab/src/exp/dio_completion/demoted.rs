@@ -1,7 +1,7 @@
-//! A file whose pure overwrites complete later than they need to: the arms before Sheave's.
+//! A file whose pure overwrites complete later than they need to, for the arms before Sheave's.
 //!
-//! Owns nothing but that: everything else is the file's underneath. A write that has work to do after the data
-//! completes as it would without this.
+//! Adds a flag to the mappings of writes, and passes everything else to the file underneath. A write that has work to
+//! do after the data completes as it would without this wrapper.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind, SummedDone, WriteDone};
 
-/// The file.
 #[derive(Debug)]
 pub struct Demoted {
     file: Arc<dyn File>,
@@ -22,7 +21,7 @@ pub struct Demoted {
 }
 
 impl Demoted {
-    /// `file` with this flag on every mapping for a write.
+    /// Wraps `file` so that every mapping for a write has `flag`.
     pub fn new(file: Arc<dyn File>, flag: MapFlags) -> Demoted {
         Demoted { file, flag }
     }
@@ -86,7 +85,7 @@ impl File for Demoted {
             |piece: &Mapping| piece.kind == MappingKind::Mapped && !piece.flags.any(MapFlags::SHARED | MapFlags::NEW);
         let overwrote = done.pieces.iter().all(plain) && done.pos + done.len <= self.file.size_bytes();
         match (overwrote, done.status) {
-            // The file underneath would not have been told.
+            // Without the flag the ring would not call `end_write` of the file underneath.
             (true, Status::Ok) => Ok(()),
             (true, status) => Err(status),
             (false, _) => self.file.end_write(done, token),

@@ -1,4 +1,5 @@
-//! The design of the experiment: its arms by index, the points of the thread's tables, and which points it can measure.
+//! The design of the experiment: its arms by index, the points of the published tables, and the points that it can
+//! measure.
 
 use sheave_load::Rw;
 
@@ -6,29 +7,26 @@ use super::subject::{self, Place};
 use crate::terms::{ArmInfo, Role};
 use crate::{LabError, Point};
 
-/// Its name.
 pub const ID: &str = "dio-completion";
 
-/// What distinguishes the arms.
+/// The settings in which the ring arms differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Where overwrites complete at the earliest.
+    /// Place where overwrites complete at the earliest.
     pub place: Place,
-    /// I/O goes in one by one, as what is demoted does, and not as a run of plain I/O.
+    /// I/O is submitted one by one, as it is on a demoted file, and not as a run of plain I/O.
     pub general: bool,
 }
 
-/// Index of the arm that completes in the issuer's task.
+/// Index of the arm whose writes complete in the issuer's task.
 pub const SEED: usize = 1;
-/// Index of the arm that completes where it is reaped, and differs from the first two in nothing else.
+/// Index of the arm whose writes complete where they are reaped. All else is as in `before` and `seed`.
 pub const INLINE: usize = 2;
-/// Index of the product.
+/// Index of Sheave as it ships.
 pub const AFTER: usize = 3;
 
-/// Index of the synchronous write.
 pub const SYNC: usize = 4;
 
-/// The arms.
 pub static ARMS: [ArmInfo; 5] = [
     ArmInfo {
         name: "before",
@@ -56,7 +54,7 @@ pub static ARMS: [ArmInfo; 5] = [
     },
 ];
 
-/// What each arm is made of that goes through a ring.
+/// Settings of the arms that use a ring, by index.
 pub const KINDS: [Kind; 4] = [
     Kind { place: Place::Worker, general: false },
     Kind { place: Place::Task, general: false },
@@ -64,32 +62,33 @@ pub const KINDS: [Kind; 4] = [
     Kind { place: Place::Inline, general: false },
 ];
 
-/// Queue depths of the thread's tables.
+/// Queue depths of the published tables.
 pub const DEPTHS: [u32; 5] = [1, 2, 4, 8, 16];
 
-/// The name of the sweep over the CPU of the workers.
+/// Name of the sweep over the CPU of the workers.
 pub const PLACEMENT: &str = "placement";
-/// Its row of one I/O at a time with workers on the ring's CPU.
+/// Label of the row with one I/O at a time and the workers on the ring's CPU.
 pub const ON_RINGS_CPU: &str = "QD 1, ring's CPU";
 
-/// Random overwrites of 4 KiB, handed over one by one.
+/// A point of random overwrites of 4 KiB, submitted one by one.
 pub fn overwrites(depth: u32) -> Point {
     Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
 }
 
-/// The same on a device that ends I/O by itself.
+/// A point of the same overwrites on a device that ends I/O by itself, as an interrupt does.
 pub fn interrupted(depth: u32) -> Point {
     overwrites(depth).with("ends", "interrupt")
 }
 
-/// Whether a synchronous write does the same work there: one at a time, and not through a pool's sums or a flush.
+/// Returns true if a synchronous write does the same work at `point`: one at a time, on the file in memory, without a
+/// flush.
 pub fn is_synchronous(point: &Point) -> bool {
     let in_memory = point.text("file").is_none_or(|text| text == "memory");
     let dsync = subject::cell(point).is_ok_and(subject::Cell::dsync);
     point.depth == 1 && point.batch == 1 && in_memory && point.text("worker").is_none() && !dsync
 }
 
-/// One write at a time by what it finds and how it ends: where a synchronous one stands beside each async one.
+/// The points of QD 1 by kind of write and of completion, where a synchronous write stands beside each async one.
 pub fn one_at_a_time() -> [(&'static str, Point); 4] {
     let unwritten = |point: Point| point.with("cell", "unwritten");
     [
@@ -100,12 +99,12 @@ pub fn one_at_a_time() -> [(&'static str, Point); 4] {
     ]
 }
 
-/// The name of a row of the thread's tables.
+/// Returns the label of a row of the published tables.
 pub fn row_label(depth: u32, ends: &str) -> String {
     format!("QD {depth}, {ends}")
 }
 
-/// Whether an arm can be built for a point.
+/// Checks that every arm can be built for a point.
 pub fn admit(point: &Point) -> Result<(), LabError> {
     point.check(ID, &subject::PARAMETERS, &[])?;
     if point.threads != 1 || !point.rw.writes() || point.rw.reads() {

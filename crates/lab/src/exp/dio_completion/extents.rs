@@ -1,10 +1,10 @@
-//! A small file in memory over any device: blocks that are written or not, shared or not, and an end that moves.
+//! A small file in memory over any device, with written and unwritten, shared and private blocks, and a movable end.
 //!
-//! Owns the state of each block, and the way back to how the file began ([`Extents::reset`]). The bytes are on the
-//! device, each block at a place of its own, scattered so that no two neighbours can be merged.
+//! Owns the state of each block, and the return to the initial state ([`Extents::reset`]). The bytes are on the device,
+//! each block at a place of its own, scattered so that no two neighbours can be merged.
 //!
 //! * E1. A block reads as zeroes until its first write has ended; then its state is [`WRITTEN`], until a reset.
-//! * E2. The end moves after the data is there, never before.
+//! * E2. The end of the file moves after the data is on the device, never before.
 
 use sheave::Device;
 use sheave_base::status::Status;
@@ -13,33 +13,32 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, WriteDone};
 
-/// Bytes of a block.
 pub const BLOCK: u64 = 4096;
 
-/// Space without data.
+/// Allocated space without data.
 const UNWRITTEN: u8 = 0;
 /// Data of this file alone.
 const WRITTEN: u8 = 1;
-/// Data that others have too. The place is the new one already: the copy is what the lab does not do.
+/// Data that other files have too. The mapped place is already the new one, because the lab makes no copy.
 const SHARED: u8 = 2;
 
-/// From one block's place to the next one's, in blocks: odd, so that each has its own, and far.
+/// Distance of the places of neighbouring blocks, in blocks. Odd, so that each block of a power of two has its own
+/// place.
 const STRIDE: u64 = 0x9E37_79B1;
 
-/// What a file begins as, and is after a reset.
+/// Initial state of a file, and its state after a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Began {
-    /// Every block is written.
+    /// All blocks hold data.
     Written,
-    /// No block is.
+    /// No block holds data.
     Unwritten,
-    /// Every block is written, and shared.
+    /// All blocks hold data that other files have too.
     Shared,
-    /// Every block is written, and lies beyond the end, which is at 0.
+    /// All blocks hold data beyond the end of the file, which is at 0.
     Empty,
 }
 
-/// The file.
 #[derive(Debug)]
 pub struct Extents {
     device: Device,
@@ -49,7 +48,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// A file as large as its device, down to a power of two.
+    /// Makes a file of the largest power of two of blocks that the device holds.
     pub fn new(device: &Device, began: Began) -> Extents {
         let blocks = 1u64 << (device.size_bytes() / BLOCK).max(1).ilog2();
         let blocks = (0..blocks).map(|_| AtomicU8::new(UNWRITTEN)).collect();
@@ -58,7 +57,7 @@ impl Extents {
         file
     }
 
-    /// Makes it what it began as. Nothing is in flight.
+    /// Restores the initial state. Nothing may be in flight.
     pub fn reset(&self) {
         let (state, size) = match self.began {
             Began::Written => (WRITTEN, self.bytes()),
@@ -67,24 +66,24 @@ impl Extents {
             Began::Empty => (WRITTEN, 0),
         };
         for block in &self.blocks {
-            // Relaxed: nobody looks meanwhile; the rings see it as they see the call.
+            // Relaxed: no I/O runs meanwhile, and I/O that is submitted later is ordered after this call.
             block.store(state, Ordering::Relaxed);
         }
         self.size.store(size, Ordering::Relaxed);
     }
 
-    /// Bytes that there is space for.
+    /// Returns the bytes of allocated space.
     pub fn bytes(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK
     }
 
-    /// Blocks whose first write has ended.
+    /// Returns the number of blocks whose first write has ended.
     pub fn written(&self) -> usize {
         // Relaxed: a count by itself.
         self.blocks.iter().filter(|block| block.load(Ordering::Relaxed) == WRITTEN).count()
     }
 
-    /// Where a block lies on the device, in bytes.
+    /// Returns the place of a block on the device, in bytes.
     fn place(&self, block: u64) -> u64 {
         (block.wrapping_mul(STRIDE) & (self.blocks.len() as u64 - 1)) * BLOCK
     }
@@ -96,7 +95,7 @@ impl File for Extents {
     }
 
     fn size_bytes(&self) -> u64 {
-        // Acquire: whoever sees the end sees the data before it (E2); pairs with the exchange in `end_write`.
+        // Acquire: a reader of the new end sees the data before it (E2); pairs with the exchange in `end_write`.
         self.size.load(Ordering::Acquire)
     }
 
@@ -106,7 +105,7 @@ impl File for Extents {
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         let (block, within) = (pos / BLOCK, pos % BLOCK);
-        // Acquire: who sees `WRITTEN` sees the data on the device (E1); pairs with the store in `end_write`.
+        // Acquire: a reader of `WRITTEN` sees the data on the device (E1); pairs with the store in `end_write`.
         let state = self.blocks.get(block as usize).ok_or(Status::NoSpc)?.load(Ordering::Acquire);
         let (kind, flags) = match state {
             UNWRITTEN => (MappingKind::Unwritten, MapFlags::NONE),
@@ -135,16 +134,16 @@ impl File for Extents {
         }
         for piece in done.pieces {
             if let Some(block) = self.blocks.get((piece.offset / BLOCK) as usize) {
-                // Release: the data comes before (E1); pairs with the load in `map`.
+                // Release: the data is on the device before the state changes (E1); pairs with the load in `map`.
                 block.store(WRITTEN, Ordering::Release);
             }
         }
-        // Release: the data comes before (E2); pairs with the load in `size_bytes`.
+        // Release: the data is on the device before the end moves (E2); pairs with the load in `size_bytes`.
         self.size.fetch_max(done.pos + done.len, Ordering::Release);
         Ok(())
     }
 
-    /// The map is memory, and writes nothing down.
+    /// The block states are in memory alone, so that there is nothing to sync.
     fn needs_sync(&self) -> bool {
         false
     }

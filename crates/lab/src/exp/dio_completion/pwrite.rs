@@ -1,10 +1,11 @@
-//! The synchronous write that the thread was written for: its caller maps, hands the data over, waits, and finishes.
+//! The synchronous write with which the mailing-list thread begins: the caller maps, submits, waits, and finishes.
 //!
-//! Built as the kernel's `iomap_dio_rw` with a wait: no CQE, no task work and no worker, whatever a write finds. The
-//! caller itself is where completion work may block. As an engine it has one slot, and does its I/O in `submit`.
+//! Follows the kernel's `iomap_dio_rw` with a wait: no CQE, no task work and no worker, whatever kind of space a write
+//! meets. The caller's thread does the completion work and may block. As an engine it has one slot, and does its I/O in
+//! `submit`.
 //!
 //! * P1. One write at a time: nothing is in flight when `submit` returns.
-//! * P2. A failed write is reported as one; the file hears of it when it has completion work to undo.
+//! * P2. A failed write returns an error; its `end_write` is called only when the write has completion work to undo.
 
 use std::sync::Arc;
 
@@ -19,22 +20,23 @@ use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::{EngineOpts, LoadError, SheaveEngine};
 
-/// The engine: the ring below it knows the device alone, and stands for the bio that the kernel submits and waits for.
+/// The engine. Its ring is attached to the device, not to the file, and replaces the bio that the kernel submits and
+/// waits for.
 pub struct Pwrite {
     file: Arc<dyn File>,
     device: SheaveEngine,
     bs: u32,
-    /// Where the next write goes; `None` when none was asked for.
+    /// Offset of the write that `submit` will do.
     next: Option<u64>,
-    /// What the last one came to.
+    /// Result of the last write, until it is reaped.
     done: Option<i32>,
-    /// Writes whose caller has ended them in the file.
+    /// Writes whose caller did the completion work.
     ended_here: u64,
 }
 
 impl Pwrite {
-    /// Synchronous writes to a file, whose device is opened on the calling thread, with a ring that `patience` has
-    /// told how to wait.
+    /// Makes an engine of synchronous writes to a file, whose device is opened on the calling thread. `patience` sets
+    /// how the ring waits.
     pub fn new(
         file: &Arc<dyn File>,
         opts: &EngineOpts,
@@ -45,12 +47,12 @@ impl Pwrite {
         Ok(Pwrite { file: file.clone(), device, bs: opts.bs, next: None, done: None, ended_here: 0 })
     }
 
-    /// Writes that had completion work, which their caller has done.
+    /// Returns the number of writes whose caller did completion work.
     pub fn ended_here(&self) -> u64 {
         self.ended_here
     }
 
-    /// One write, from the mapping to the end.
+    /// Does one write, from the mapping to the completion work. Returns its result.
     fn write(&mut self, pos: u64) -> Result<i32, LoadError> {
         let mapping = match self.file.map(pos, u64::from(self.bs), Intent::Write) {
             Ok(mapping) if mapping.len >= u64::from(self.bs) => mapping,
@@ -70,7 +72,7 @@ impl Pwrite {
         Ok(if has_work(&mapping, pos + u64::from(self.bs), &*self.file) { self.end(pos, &mapping, res) } else { res })
     }
 
-    /// The completion work, in the caller's own time.
+    /// Does the completion work on the caller's thread.
     fn end(&mut self, pos: u64, mapping: &Mapping, res: i32) -> i32 {
         self.ended_here += 1;
         let status = if res == self.bs as i32 { Status::Ok } else { Status::IoErr };
@@ -82,7 +84,8 @@ impl Pwrite {
     }
 }
 
-/// Whether the file has something to do after the data, as `sheave_iomap::decision` asks it for a ring.
+/// Returns true if the file has work after the data, by the rule that `sheave_iomap::decision` applies to a ring's
+/// write.
 fn has_work(mapping: &Mapping, end: u64, file: &dyn File) -> bool {
     let plain = mapping.kind == MappingKind::Mapped && !mapping.flags.any(MapFlags::SHARED | MapFlags::NEW);
     !plain || end > file.size_bytes()

@@ -1,14 +1,14 @@
-//! What an arm writes to: device, file, and what is between them and the ring.
+//! The target of an arm's writes: a device, a file, and the layers between the file and the ring.
 //!
-//! Owns the words of a point's extra parameters, and what each stands for:
+//! Owns the words of a point's extra parameters and their meaning:
 //!
 //! | parameter | words | means |
 //! |---|---|---|
 //! | `ends` | `polled`, `interrupt` | the ring polls; the device ends I/O by itself, on the next CPU |
-//! | `device` | `nvme`, `ram`, `null` | of polled ones: 5 us pass; 4 KiB are copied at once; nothing is done |
+//! | `device` | `nvme`, `ram`, `null` | if polled: 5 us pass; 4 KiB are copied at once; nothing is done |
 //! | `file` | `memory`, `volume` | [`Extents`]; a thin volume of a pool |
-//! | `cell` | [`Cell`] | what a write finds, and whether it must be durable |
-//! | `worker` | `other`, `same` | the CPU of the workers: the next, or the ring's; `other` if polled |
+//! | `cell` | [`Cell`] | the kind of space that is written, and durable or not |
+//! | `worker` | `other`, `same` | the CPU of the workers: the next (default if polled), or the ring's |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,34 +27,33 @@ use crate::experiment::Lab;
 use crate::point::{Parameter, Values};
 use crate::{LabError, Point};
 
-/// Bytes that are written to: small enough for the copies to stay in a cache.
+/// Bytes that are written to: few enough for the copies to stay in a CPU cache.
 const BYTES: u64 = 16 << 20;
-/// How long the device takes: as long as that of the thread, by its 180 to 200 thousand I/Os a second at queue depth 1.
+/// Latency of the device: that of the published one, by its 180 to 200 thousand I/Os a second at queue depth 1.
 const LATENCY: Duration = Duration::from_micros(5);
 
-/// What a write finds, and whether it must be durable.
+/// The kind of space that a write meets, and whether the write must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// Written space: a pure overwrite.
     Overwrite,
-    /// Space without data.
+    /// Allocated space without data.
     Unwritten,
-    /// Space that others have too.
+    /// Space shared with other files.
     Shared,
-    /// The end of the file.
+    /// Space behind the end of the file.
     Extending,
-    /// Written space; must be durable, on a device with a cache and FUA.
+    /// Written space, durable, on a device with a volatile cache and FUA.
     DsyncFua,
-    /// Written space; must be durable, on a device with a cache and no FUA.
+    /// Written space, durable, on a device with a volatile cache and no FUA.
     DsyncFlush,
 }
 
 impl Cell {
-    /// All of them.
     pub const ALL: [Cell; 6] =
         [Cell::Overwrite, Cell::Unwritten, Cell::Shared, Cell::Extending, Cell::DsyncFua, Cell::DsyncFlush];
 
-    /// Its word.
+    /// Returns the word of the parameter `cell`.
     pub fn name(self) -> &'static str {
         match self {
             Cell::Overwrite => "overwrite",
@@ -66,17 +65,17 @@ impl Cell {
         }
     }
 
-    /// Whether its writes need no blocking work when the data is there, so that they may complete at once.
+    /// Returns true if its writes need no blocking work after the data, so that they may complete at once.
     pub fn is_eligible(self) -> bool {
         matches!(self, Cell::Overwrite | Cell::DsyncFua)
     }
 
-    /// Whether its writes must be durable.
+    /// Returns true if its writes must be durable.
     pub fn dsync(self) -> bool {
         matches!(self, Cell::DsyncFua | Cell::DsyncFlush)
     }
 
-    /// Whether each block can be written once only before the file is to be reset.
+    /// Returns true if a block can be written once only before the file must be reset.
     pub fn is_used_up(self) -> bool {
         matches!(self, Cell::Unwritten | Cell::Shared | Cell::Extending)
     }
@@ -91,19 +90,17 @@ impl Cell {
     }
 }
 
-/// Where overwrites complete at the earliest.
+/// Place where overwrites complete at the earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A worker.
     Worker,
-    /// The issuer's task.
     Task,
-    /// Where the device's completion is reaped.
+    /// The code that reaps the device's completion.
     Inline,
 }
 
-/// The parameters of a point, each with its words; the first of them is meant when the point has none (of `worker`
-/// see [`workers_elsewhere`]).
+/// The parameters of a point, each with its words. The first word is the default, except that the default of `worker`
+/// is given by [`workers_elsewhere`].
 pub const PARAMETERS: [Parameter; 5] = [
     Parameter { name: "ends", values: Values::Words(&["polled", "interrupt"]) },
     Parameter { name: "device", values: Values::Words(&["nvme", "ram", "null"]) },
@@ -122,7 +119,7 @@ fn words(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// The word of a parameter.
+/// Returns the word of a parameter, or its default.
 fn word<'a>(point: &'a Point, name: &str) -> Result<&'a str, LabError> {
     let words = words(name);
     let word = point.text(name).or(words.first().copied()).unwrap_or_default();
@@ -133,7 +130,7 @@ fn word<'a>(point: &'a Point, name: &str) -> Result<&'a str, LabError> {
     }
 }
 
-/// Whether there is such a device under such a file.
+/// Checks that the device of a point can lie under its file.
 pub fn fits(point: &Point) -> Result<(), LabError> {
     let (on_volume, device) = (word(point, "file")? == "volume", point.text("device"));
     let fits = match (on_volume, is_polled(point)?) {
@@ -147,19 +144,17 @@ pub fn fits(point: &Point) -> Result<(), LabError> {
         .fix("device= is for ends=polled; a volume lies in device=ram, which is polled"))
 }
 
-/// The cell of a point.
 pub fn cell(point: &Point) -> Result<Cell, LabError> {
     let word = word(point, "cell")?;
     Ok(Cell::ALL.into_iter().find(|cell| cell.name() == word).unwrap_or(Cell::Overwrite))
 }
 
-/// Whether the ring polls.
 pub fn is_polled(point: &Point) -> Result<bool, LabError> {
     Ok(word(point, "ends")? == "polled")
 }
 
-/// Whether workers have a CPU of their own. Unless the point says so they have for polled I/O, so that no arm has to
-/// sleep, and have not for interrupts, because the device's thread has the next CPU.
+/// Returns true if the workers have a CPU of their own. The default is true for polled I/O, so that no arm has to
+/// sleep, and false for interrupts, because the device's thread has the next CPU.
 pub fn workers_elsewhere(point: &Point) -> Result<bool, LabError> {
     match point.text("worker") {
         Some(_) => Ok(word(point, "worker")? == "other"),
@@ -167,20 +162,20 @@ pub fn workers_elsewhere(point: &Point) -> Result<bool, LabError> {
     }
 }
 
-/// What is written to.
+/// Device and file of a point.
 #[derive(Debug)]
 pub struct Subject {
     interrupting: Option<Elsewhere>,
-    /// As the arm's ring has it.
+    /// The file that the arm's ring has open.
     pub file: Arc<dyn File>,
     /// Bytes that may be written to.
     pub bytes: u64,
     way_back: WayBack,
-    /// Held until the ring is gone.
+    /// Held until the ring is dropped.
     _pool: Option<Pool>,
 }
 
-/// How the file becomes what it began as.
+/// The way to restore the initial state of the file.
 #[derive(Debug)]
 enum WayBack {
     None,
@@ -189,7 +184,7 @@ enum WayBack {
 }
 
 impl Subject {
-    /// The file of a point, whose overwrites complete at this place at the earliest.
+    /// Makes the file of a point. Its overwrites complete at `place` at the earliest.
     pub fn new(lab: &Lab, point: &Point, place: Place) -> Result<Subject, LabError> {
         let cell = cell(point)?;
         let interrupting = if is_polled(point)? { None } else { Some(interrupting(lab)) };
@@ -213,12 +208,12 @@ impl Subject {
         Ok(Subject { interrupting, file, bytes: BYTES, way_back, _pool: pool })
     }
 
-    /// CPU time that the device has used itself so far.
+    /// Returns the CPU time that the device's own thread has used so far.
     pub fn device_cpu_ns(&self) -> u64 {
         self.interrupting.as_ref().map_or(0, Elsewhere::cpu_ns)
     }
 
-    /// Makes the file what it began as, when its cell is used up by being written. Nothing is in flight.
+    /// Restores the initial state of a file whose blocks can be written once only. Nothing may be in flight.
     pub fn reset(&self) -> Result<(), LabError> {
         match &self.way_back {
             WayBack::None => {}
@@ -233,7 +228,7 @@ impl Subject {
                         Err(status) => return Err(failed(status)),
                     }
                 }
-                // What was punched is free again after a commit.
+                // Punched space is free again after a commit only.
                 volume.sync(&token).unwrap_or(Ok(())).map_err(failed)?;
             }
         }
@@ -241,7 +236,7 @@ impl Subject {
     }
 }
 
-/// The polled device of a point.
+/// Opens the polled device of a point.
 fn polled(point: &Point, bytes: u64) -> Result<Device, LabError> {
     let spec = match word(point, "device")? {
         "ram" => format!("ram:size={bytes},touch=on"),
@@ -251,14 +246,14 @@ fn polled(point: &Point, bytes: u64) -> Result<Device, LabError> {
     open_device(&spec).map_err(|err| LabError::run(err.to_string()))
 }
 
-/// A device that ends each request by itself after as long, on the next CPU if there is one.
+/// Makes a device that ends each request by itself after `LATENCY`, on the next CPU if there is one.
 fn interrupting(lab: &Lab) -> Elsewhere {
     let alone = lab.cpus.len() > 1;
     let on_end: MakeOnEnd = Box::new(|| Box::new(|_| ()));
     Elsewhere::new(Settings { size: BYTES, latency: LATENCY, cpus: vec![lab.cpu(1)], alone, on_end })
 }
 
-/// The device as the cell wants it.
+/// Adds the volatile cache that the cell needs.
 fn with_cache(device: Device, cell: Cell) -> Device {
     match cell {
         Cell::DsyncFua => cached::over(&device, true),
@@ -269,7 +264,7 @@ fn with_cache(device: Device, cell: Cell) -> Device {
 
 type Made = (Arc<dyn File>, WayBack, Option<Pool>);
 
-/// A thin volume in a pool that has room for some of it more often than once.
+/// Makes a thin volume in a pool with enough free space to write its blocks several times.
 fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
     if matches!(cell, Cell::Shared | Cell::Extending) {
         return Err(LabError::usage(format!("the lab has no {} writes to volumes", cell.name()))
@@ -280,7 +275,7 @@ fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
             .fix("use ends=polled, or file=memory"));
     }
     let failed = |err: sheave_vol::PoolError| LabError::run(format!("cannot make a pool in memory: {err}"));
-    // Of all devices this one alone keeps what the pool says of itself.
+    // The pool needs a device that keeps its metadata, and of the lab's devices only `ram` does.
     let device = with_cache(polled(&point.clone().with("device", "ram"), 16 * BYTES)?, cell);
     Pool::create(&device, &CreateOptions::default()).map_err(failed)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failed)?;

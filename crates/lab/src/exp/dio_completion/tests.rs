@@ -1,4 +1,4 @@
-//! The experiment's own words: arms, points, and a verdict that follows the figures.
+//! Tests of the experiment's arms and points, and of a verdict that follows the figures.
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ fn words_that_a_point_cannot_have_are_refused_with_those_it_can() {
     assert!(refused(Point { rw: Rw::Randread, ..overwrites(1) }).contains("rw=randwrite"));
 }
 
-/// The workers of a polled point have another CPU, those of interrupts, and of whoever asks for it, the ring's; what a
-/// ring waits for decides how all arms wait.
+/// Workers have another CPU for polled I/O, and the ring's for interrupts or if the point says so. The way in which the
+/// ring waits follows from that, and is the same for all arms.
 #[test]
 fn all_arms_of_a_point_wait_in_one_way() {
     let lab = Lab { cpus: vec![1, 0], ..lab() };
@@ -88,7 +88,7 @@ fn all_arms_of_a_point_wait_in_one_way() {
     }
 }
 
-/// How often this thread has given its CPU away by itself, as who sleeps does and who is preempted does not.
+/// Returns the voluntary context switches of this thread: sleeping makes one, and preemption does not.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("counted");
@@ -104,7 +104,7 @@ fn no_arm_sleeps_for_polled_io() {
         let mut run = DioCompletion.prepare(&lab(), arm, &overwrites(1)).expect("it is made");
         let before = sleeps();
         assert_eq!(run.turn(TurnEnd::Ios(500)).expect("it runs").ios, 500);
-        // A lock is waited for now and then.
+        // A few sleeps are allowed: a lock may be contended now and then.
         let slept = sleeps() - before;
         assert!(slept < 50, "{}: {slept} sleeps in 500 I/Os", info.name);
     }
@@ -112,7 +112,7 @@ fn no_arm_sleeps_for_polled_io() {
     assert!(slack > 1, "an arm leaves the timer slack of its thread as it was");
 }
 
-/// A report with these gains in every row of the thread's table, and in cells that are not eligible.
+/// Makes a report with these gains in every row of the published table, and in cells that are not eligible.
 fn made_up(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentReport {
     let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, &[seed, inline, after]));
     let [cells, _] = cell_sweeps();
@@ -137,7 +137,7 @@ fn each_row_stands_beside_the_arm_that_is_the_threads() {
 #[test]
 fn the_way_to_a_worker_has_an_interval_or_is_not_told() {
     let of = |inline: f64| DioCompletion.verdict(&made_up(50.0, inline, 90.0, 0.2)).shows;
-    // One I/O a second before: of each second 0.375 to 0.383 are the worker's.
+    // The first arm does one I/O a second: of each second 0.375 to 0.383 are the worker's.
     assert!(of(61.0).contains("takes 378882.0 us here (375000.0 to 382716.0"), "{}", of(61.0));
     assert!(of(0.5).contains("cannot tell what the way to a worker and back takes"), "{}", of(0.5));
 }

@@ -1,4 +1,4 @@
-//! What the figures show: worked out from the rows that were measured.
+//! The verdict of dio-completion, computed from the measured rows.
 
 use super::arm;
 use super::design::{AFTER, DEPTHS, INLINE, ON_RINGS_CPU, PLACEMENT, SEED, SYNC, row_label};
@@ -6,12 +6,11 @@ use super::subject::{self, Cell};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 use crate::table::told as told_of;
 
-/// What the thread claims at its best row, in percent.
+/// Published gain in the best row, in percent.
 const CLAIMED: f64 = 37.4;
-/// What a cell that is not eligible may differ by, in percent, when its interval says that it does.
+/// Largest change that counts as none in a cell that is not eligible, in percent.
 const NOISE: f64 = 3.0;
 
-/// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
     let claim =
         "Completing overwrites in the issuer's task and not in a worker gives up to 37 % more IOPS (interrupts, \
@@ -30,13 +29,13 @@ pub fn of(report: &ExperimentReport) -> Verdict {
     Verdict { holds, claim, shows: shows(best, report, &polled, &cells), does_not_show: limits() }
 }
 
-/// Whether it holds, by the thread's own arms: the issuer's task with interrupts, inline where it polls. The size is
-/// judged where the thread gives it: QD 16, interrupts.
+/// Judges the claim by the published arms: the issuer's task with interrupts, inline where the ring polls. The size of
+/// the gain is compared at QD 16 with interrupts, where the published one is largest.
 fn judge(seed: Option<Change>, instructions: Option<f64>, polled: &[f64], quiet: bool) -> Holds {
     let Some(seed) = seed else { return Holds::CannotTell };
     let in_instructions = instructions.is_some_and(|seed| seed >= CLAIMED);
     if !seed.is_clear() {
-        // Time is noise here; instructions are not, and do not know what waking a thread takes.
+        // Time is noise here. Instructions repeat, but do not include the cost of waking a thread.
         return if in_instructions && quiet { Holds::Yes } else { Holds::CannotTell };
     }
     let large = seed.percent >= CLAIMED || in_instructions;
@@ -49,30 +48,30 @@ fn judge(seed: Option<Change>, instructions: Option<f64>, polled: &[f64], quiet:
     }
 }
 
-/// The change of an arm against the first, in percent.
+/// Returns the change of an arm against the first, in percent.
 fn gain(row: &Row, arm: usize) -> Option<f64> {
     row.arm(arm)?.change.map(|change| change.percent)
 }
 
-/// The cells that are not eligible.
+/// Cells whose writes have work after the data, so that the place of completion should not matter.
 struct NotEligible {
-    /// Those that differ clearly all the same, each with its difference.
+    /// Cells that differ clearly all the same and without a known reason, each with its difference.
     odd: Vec<String>,
-    /// Of those that differ the ones for which it is known why: a flush needs no worker here.
+    /// Cells that differ because a flush needs no worker here.
     flushed: Vec<String>,
-    /// All that were measured.
+    /// Number of measured cells.
     measured: usize,
 }
 
-/// The cells that are not eligible and yet differ.
+/// Counts the measured cells whose writes have work after the data, and lists those that differ clearly between arms.
 fn not_eligible(report: &ExperimentReport) -> NotEligible {
     let sweeps = ["cells", "volume"].into_iter().filter_map(|name| Some((name, report.sweep(name)?)));
     let rows = sweeps.flat_map(|(name, sweep)| sweep.rows.iter().map(move |row| (name, row)));
     let rows: Vec<_> = rows.filter(|(_, row)| !arm::is_eligible(&row.point)).collect();
     let measured = rows.len();
     let differing = rows.into_iter().filter_map(|(name, row)| {
-        // What the place of completion did would show in all three arms that have another; one alone is its memory's
-        // or its threads' luck, which intervals of rounds do not know of.
+        // An effect of the place of completion would show in all three arms that have another place. A change of one
+        // arm alone comes from its memory layout or its threads, which the interval over rounds does not include.
         let changes = [SEED, INLINE, AFTER].map(|arm| row.arm(arm).and_then(|arm| arm.change));
         let [Some(first), ..] = changes else { return None };
         let differs =
@@ -118,7 +117,7 @@ fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], cells: &NotEligi
     text + &told_of_cells(cells)
 }
 
-/// Returns a sentence about the cells that are not eligible, with the reason of each difference that has a known one.
+/// Returns sentences about the cells that are not eligible, with the known reasons of differences.
 fn told_of_cells(NotEligible { odd, flushed, measured }: &NotEligible) -> String {
     let mut text = match (*measured - flushed.len(), &odd[..]) {
         (0, _) => String::new(),
@@ -140,7 +139,7 @@ fn told_of_cells(NotEligible { odd, flushed, measured }: &NotEligible) -> String
     text
 }
 
-/// Why the series was written: what a synchronous write does better than async ones, before and after.
+/// Compares a synchronous write with async ones, the comparison that the patch series was written for.
 fn synchronous(report: &ExperimentReport) -> String {
     let ends = [("polled", INLINE), ("interrupts", SEED)];
     let told = ends.into_iter().filter_map(|(ends, arm)| {
@@ -157,7 +156,7 @@ fn synchronous(report: &ExperimentReport) -> String {
     }
 }
 
-/// Instructions of each arm at the deepest point that was counted.
+/// Describes the instructions of each arm at the deepest point that was counted.
 fn counted(report: &ExperimentReport) -> String {
     let Some(row) = report.instructions.last() else { return String::new() };
     let each = report.arms.iter().zip(&row.per_io).filter_map(|(arm, per_io)| Some((arm.name, (*per_io)?)));
@@ -166,19 +165,19 @@ fn counted(report: &ExperimentReport) -> String {
     if each.is_empty() { String::new() } else { format!(" Instructions per I/O at QD {depth}: {}.", each.join(", ")) }
 }
 
-/// What an I/O takes less, in us, when so many a second of them become more by so many percent.
+/// Returns by how many us an I/O gets shorter when `before` I/Os a second become `percent` more.
 fn added_us(before: f64, percent: f64) -> f64 {
     (1.0 - 1.0 / (1.0 + percent / 100.0)) * 1e6 / before
 }
 
-/// What a worker adds to the one I/O that is in flight: middle, low and high in us. By the ratios of paired turns, in
-/// the time of an I/O that goes the way.
+/// Returns the time that a worker adds to the one I/O in flight, in us: middle, low and high. Computed from the ratios
+/// of paired turns.
 fn way_to_a_worker(row: &Row) -> Option<[f64; 3]> {
     let (before, inline) = (row.arm(0)?, row.arm(INLINE)?.change.filter(Change::is_clear)?);
     Some([inline.percent, inline.low, inline.high].map(|percent| added_us(before.iops, percent)))
 }
 
-/// What a worker adds, here and in the thread's table.
+/// Describes the time that a worker adds, here and in the published table.
 fn hand_over(first: &Row) -> String {
     let Some([here, low, high]) = way_to_a_worker(first) else {
         return " At QD 1 this run cannot tell what the way to a worker and back takes.".into();
@@ -190,7 +189,7 @@ fn hand_over(first: &Row) -> String {
     format!(" At QD 1 the way to a worker and back takes {here:.1} us here ({low:.1} to {high:.1}{there}).")
 }
 
-/// What the same way takes on the CPU of the ring.
+/// Describes the time that a worker adds on the CPU of the ring.
 fn on_rings_cpu(report: &ExperimentReport) -> String {
     let rows = report.sweep(PLACEMENT).into_iter().flat_map(|sweep| &sweep.rows);
     let row = rows.into_iter().find(|row| row.label == ON_RINGS_CPU);
@@ -203,7 +202,7 @@ fn on_rings_cpu(report: &ExperimentReport) -> String {
     })
 }
 
-/// Context switches, CPU time and the slowest percent, before and after.
+/// Describes context switches, CPU time and 99 % latency, before and after.
 fn per_io(before: &ArmResult, after: &ArmResult) -> String {
     let mut text = format!(
         " At QD 16 with interrupts context switches per I/O go from {:.2} to {:.2}, CPU time from {:.0} to {:.0} ns",

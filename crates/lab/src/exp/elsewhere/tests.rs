@@ -1,4 +1,5 @@
-//! Every request ends once, told on another thread, whether the device's thread sleeps or not.
+//! Tests that every request ends once, with its callback on another thread, whether the device's thread sleeps or
+//! spins.
 
 use std::sync::Mutex;
 use std::thread::ThreadId;
@@ -22,7 +23,7 @@ fn requests_end_elsewhere_once_each_and_in_order() {
         let mut ring = Ring::builder().entries(16).build().expect("a ring");
         let fd = ring.attach(&elsewhere.device).expect("attached");
         for n in 0..8 {
-            // Far apart, so that none is merged.
+            // Not adjacent, so that none is merged.
             let buf = Buf::zeroed(512, 512).expect("memory");
             let pushed = match n % 2 {
                 0 => ring.push(op::read(fd, buf).offset(n * 8192).user_data(n)),

@@ -2,7 +2,7 @@
 //!
 //! * A1. The threads are a [`Crew`]: they begin a turn together, and it ends when the last of them has nothing in
 //!   flight.
-//! * A2. A reading below 0 or above what can be in flight is impossible, and counted.
+//! * A2. A reading below 0 or above the number that can be in flight is impossible, and is counted as such.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,56 +20,54 @@ use crate::exp::elsewhere::{Elsewhere, MakeOnEnd, OnEnd, Settings};
 use crate::experiment::Lab;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 
-/// Bytes of the device.
 const SIZE: u64 = 1 << 40;
 
-/// An arm that is ready.
+/// A built arm.
 pub struct InFlightArm {
     crew: Crew,
     watched: Watched,
-    /// The CPU of the reader: the first that no loop has.
+    /// The CPU of the reader: the first after those of the loops.
     reader_cpu: usize,
     hz: u64,
     elsewhere: Option<Elsewhere>,
 }
 
-/// What a reader looks at.
+/// The counters and the device that a reader reads.
 #[derive(Clone)]
 pub struct Watched {
     counters: Arc<Counters>,
     device: Device,
-    /// Requests that can be in flight.
+    /// Most requests that can be in flight.
     most: i64,
 }
 
 impl Watched {
-    /// What is in flight, as the arm tells it.
+    /// Returns the requests in flight by the counters of the arm.
     pub fn read(&self) -> Reading {
         self.counters.read(&self.device)
     }
 
-    /// What the tags say.
+    /// Returns the requests in flight by the busy tags.
     pub fn by_tags(&self) -> u32 {
         self.device.in_flight().total()
     }
 
-    /// The counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 }
 
-/// What readers have seen in a turn.
+/// Results of the readings of a turn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readings {
     count: u64,
     ns: u64,
-    /// A2.
+    /// Readings below 0 or above the possible maximum (A2).
     impossible: u64,
 }
 
 impl InFlightArm {
-    /// Builds it on the calling thread.
+    /// Builds an arm on the calling thread.
     pub fn new(lab: &Lab, point: &Point, counters: Arc<Counters>) -> Result<InFlightArm, LabError> {
         let hz = point.number("readers").unwrap_or(0);
         let (lower, elsewhere) = lower(lab, point, &counters)?;
@@ -88,12 +86,11 @@ impl InFlightArm {
         Ok(InFlightArm { crew, watched, reader_cpu, hz, elsewhere })
     }
 
-    /// What its readers look at.
     pub fn watched(&self) -> &Watched {
         &self.watched
     }
 
-    /// Readings in the path of I/O since then, and what the turn has of them.
+    /// Adds the readings in the I/O path since `before` to the gauges of the turn.
     fn note_in_path(&self, before: (u64, u64), turn: &mut Turn) {
         let (readings, seen) = self.watched.counters.readings_in_path();
         if readings > before.0 {
@@ -103,7 +100,7 @@ impl InFlightArm {
         }
     }
 
-    /// A turn of the threads, without what the device's own threads have used.
+    /// Runs a turn of the threads. Subtracts the CPU time of the device's own threads.
     fn run_turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
         let device_ns = |elsewhere: &Option<Elsewhere>| elsewhere.as_ref().map_or(0, Elsewhere::cpu_ns);
         let before = device_ns(&self.elsewhere);
@@ -113,7 +110,7 @@ impl InFlightArm {
     }
 }
 
-/// The device under the counters. One that completes elsewhere counts the ends on its threads.
+/// Makes the device under the counters. A device that completes elsewhere counts the ends on its own threads.
 fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, Option<Elsewhere>), LabError> {
     match point.text("ends").unwrap_or("here") {
         "here" => {
@@ -123,7 +120,7 @@ fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, 
         "elsewhere" => {
             let counters = counters.clone();
             let on_end: MakeOnEnd = Box::new(move || {
-                // Taken on the ring's thread, used on the device's alone.
+                // Made on the ring's thread, then used on the device's thread alone.
                 let mut seat = counters.seat();
                 Box::new(move |op| seat.end(op)) as OnEnd
             });
@@ -138,10 +135,10 @@ fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, 
     }
 }
 
-/// Reads at a rate until told to stop.
+/// Reads `hz` times a second until `stop` is set.
 fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Readings {
     let mut seen = Readings::default();
-    // On another CPU it reads as right.
+    // A refused pin leaves the reader on another CPU, where its readings are as valid.
     let _ = cpu::pin(cpu);
     let period = Duration::from_nanos(1_000_000_000 / hz.max(1));
     let mut due = Instant::now();
@@ -154,7 +151,7 @@ fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Reading
             seen.impossible += u64::from(total < 0 || total > watched.most);
             due += period;
         }
-        // Relaxed: the flag carries nothing but itself. After a reading, so that there is one in the shortest turn.
+        // Relaxed: the flag carries nothing but itself. Tested after a reading, so that the shortest turn has one.
         if stop.load(Ordering::Relaxed) {
             return seen;
         }
@@ -164,7 +161,7 @@ fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Reading
 
 impl Drop for InFlightArm {
     fn drop(&mut self) {
-        // The device has the counters: they must not hold it.
+        // The device holds the counters, which would otherwise hold the device in a cycle.
         self.watched.counters.watch(None);
     }
 }

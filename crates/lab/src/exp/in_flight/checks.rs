@@ -1,4 +1,4 @@
-//! That the arms are what they say: how often each counts, and that all agree with the tags. Counts, never times.
+//! Proves how often each arm updates a counter, and that all arms agree with the tags. Compares counts, never times.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,16 @@ use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
 
-/// I/Os of a check, a thread.
+/// I/Os of a check, per thread.
 const IOS: u64 = 2000;
-/// Requests in flight while somebody looks.
+/// Requests in flight during a reading.
 const HELD: i64 = 6;
-/// How long the device holds them; all of it passes only on a machine that stands still.
+/// Latency of the device. A reading takes longer only on a machine that stands still, and is then not judged.
 const HOLD: Duration = Duration::from_millis(200);
 
-/// Time for a look at the reader in the path.
+/// Length of a turn in which the reader in the path must read.
 const SEVERAL_JIFFIES: Duration = Duration::from_millis(30);
 
-/// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
     for (arm, (way, info)) in WAYS.into_iter().zip(ARMS).enumerate() {
@@ -37,14 +36,14 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Two updates of a counter an I/O, or none; afterwards zero, and as many as there are busy tags.
+/// Checks two updates of a counter per I/O, or none for tags, and afterwards zero requests by counters and by tags.
 fn updates(lab: &Lab, arm: usize, name: &str, point: &Point) -> Result<Check, LabError> {
     let way = WAYS[arm];
     let mut arm = InFlightArm::new(lab, point, design::counters(arm))?;
     let turn = arm.turn(TurnEnd::Ios(IOS * u64::from(point.threads)))?;
     let watched = arm.watched().clone();
     let (reading, by_tags) = (watched.read(), watched.by_tags());
-    // The seats tell what they have counted when they go.
+    // A seat adds its updates to the shared count when it is dropped.
     drop(arm);
     let (updates, expected) = (watched.counters().updates(), if way == Way::Tags { 0 } else { 2 * turn.ios });
     Ok(Check {
@@ -54,12 +53,12 @@ fn updates(lab: &Lab, arm: usize, name: &str, point: &Point) -> Result<Check, La
     })
 }
 
-/// Those with a reader in the path read at least once, at most once in each tick of the kernel's; the others never do.
+/// Checks that arms with a reader in the path read at least once and at most once a tick of the kernel, others never.
 fn once_a_jiffy(lab: &Lab, arm: usize, name: &str) -> Result<Check, LabError> {
     let mut run = InFlightArm::new(lab, &one_by_one(2), design::counters(arm))?;
     let start = jiffy();
     run.turn(TurnEnd::Time(SEVERAL_JIFFIES))?;
-    let jiffies = jiffies_since(start) + 2; // The one that it began in, and the one that it ended in.
+    let jiffies = jiffies_since(start) + 2; // The tick in which the turn began, and the one in which it ended.
     let (readings, _) = run.watched().counters().readings_in_path();
     let reads = arm >= design::PER_THREAD_JIFFY;
     Ok(Check {
@@ -69,7 +68,7 @@ fn once_a_jiffy(lab: &Lab, arm: usize, name: &str) -> Result<Check, LabError> {
     })
 }
 
-/// While requests are held by the device, the arm tells as many as the tags do, reads and writes apart.
+/// Checks that counters and tags agree while the device holds requests, for reads and writes apart.
 fn agrees(way: Way, name: &str) -> Result<Check, LabError> {
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("a device that holds requests: {err}"));
     let spec = format!("null:size=1G,complete=timer,latency={}ms", HOLD.as_millis());
@@ -102,7 +101,7 @@ fn submit(device: &Device) -> Result<Submitted, Box<dyn std::error::Error>> {
     let fd = ring.attach(device)?;
     for n in 0..HELD {
         let buf = Buf::zeroed(512, 512)?;
-        // Apart, so that none is merged.
+        // Not adjacent, so that none is merged.
         let offset = n as u64 * 8192;
         match n % 3 {
             0 => ring.push(op::read(fd, buf).offset(offset))?,

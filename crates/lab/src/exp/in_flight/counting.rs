@@ -1,11 +1,11 @@
-//! A driver in front of another one that counts each request at its start and its end, in the way of its arm.
+//! A driver in front of another one that counts each request at its start and its end, by the counters of its arm.
 //!
-//! Owns a queue of its own: requests, tags and statistics are its queue's, the work is the lower device's. It is there
-//! in every arm; where nothing is counted it passes everything on and does the same otherwise.
+//! Owns a queue of its own, which has the requests, tags and statistics. The lower device does the work. Every arm has
+//! this driver, also the one that counts nothing, so that the arms differ in the counting alone.
 //!
-//! * D1. A request is counted once: when the lower queue has taken it, not when that refuses it.
-//! * D2. Its end is counted by the thread that ends it: here, in what each call of the lower queue has ended; or by the
-//!   lower device itself, if that completes elsewhere.
+//! * D1. A request counts once the lower queue has taken it, and not if the queue refuses it.
+//! * D2. The thread that ends a request counts the end: this driver, for the ends of each call of the lower queue, or
+//!   the lower device itself if it completes on another thread.
 
 use std::sync::Arc;
 
@@ -25,13 +25,14 @@ struct Counting {
     ends_here: bool,
 }
 
-/// `lower` with counters. `ends_here`: unless the lower device counts ends itself (D2). For a device that is one queue.
+/// Wraps `lower` with counters. `ends_here` is false if the lower device counts ends itself (D2). `lower` must have a
+/// single queue driver.
 pub fn over(lower: &Device, counters: &Arc<Counters>, ends_here: bool) -> Device {
     let counting = Counting { lower: lower.clone(), counters: counters.clone(), ends_here };
     Device::from_driver("counted", Box::new(counting))
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Counting {
     fn limits(&self) -> Limits {
@@ -63,7 +64,7 @@ struct CountingQueue {
 }
 
 impl CountingQueue {
-    /// Counts what the last call of the lower queue has ended.
+    /// Counts the ends of the last call of the lower queue, those behind the first `before` in `done`.
     #[inline]
     fn count_ends(&mut self, before: usize, rqs: &RqTable<'_>, done: &DoneList) {
         if self.ends_here {
@@ -74,12 +75,12 @@ impl CountingQueue {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for CountingQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let before = done.len();
-        // Before they are handed over: afterwards somebody else may have ended them.
+        // Counted before the call: afterwards another thread may have ended the requests already.
         let mut ops = [Op::Read; PLUG_MAX];
         let offered = list.len();
         for (op, &tag) in ops.iter_mut().zip(list.tags()) {
@@ -87,7 +88,7 @@ unsafe impl HwQueue for CountingQueue {
             self.seat.start(*op);
         }
         self.lower.queue_rqs(list, rqs, env, done);
-        // D1: what it left in the list it has not taken.
+        // D1: the lower queue has not taken the requests that are still in the list, so their starts are undone.
         for &op in &ops[offered - list.len()..offered] {
             self.seat.end(op);
         }

@@ -8,14 +8,13 @@ use crate::Point;
 use crate::counters::{Counters, Way};
 use crate::terms::{ArmInfo, Role};
 
-/// Index of the arm with one pair for all.
+/// Index of the arm with one pair of counters for all threads.
 pub const BEFORE: usize = 0;
-/// Index of the arm with a pair for each thread.
+/// Index of the arm with a pair of counters for each thread.
 pub const PER_THREAD: usize = 1;
-/// Index of the product.
+/// Index of Sheave as it ships.
 pub const AFTER: usize = 3;
 
-/// The arms.
 pub static ARMS: [ArmInfo; 6] = [
     ArmInfo {
         name: "before",
@@ -47,28 +46,28 @@ pub static ARMS: [ArmInfo; 6] = [
     },
 ];
 
-/// Index of counters for each thread with the reader in the path.
+/// Index of the arm with counters per thread and the reader in the I/O path.
 pub const PER_THREAD_JIFFY: usize = 4;
-/// Index of tags with the reader in the path.
+/// Index of the arm with tags and the reader in the I/O path.
 pub const TAGS_JIFFY: usize = 5;
-/// The arms in which nobody reads in the path: all that most sweeps need.
+/// Arms without a reader in the I/O path. Most sweeps measure these alone.
 pub const WITHOUT_READER: [usize; 4] = [BEFORE, PER_THREAD, 2, AFTER];
 
-/// How each arm counts.
+/// Counters of each arm, by index.
 pub const WAYS: [Way; 6] = [Way::Pair, Way::PerThread, Way::PerNode, Way::Tags, Way::PerThread, Way::Tags];
 
-/// The counters of an arm, with a reader in the path or without.
+/// Makes the counters of an arm.
 pub fn counters(arm: usize) -> Arc<Counters> {
     let way = WAYS[arm.min(TAGS_JIFFY)];
     if arm >= PER_THREAD_JIFFY { Counters::read_in_path(way) } else { Counters::new(way) }
 }
 
-/// Random reads of 512 B, one at a time a thread, which the device ends where they are submitted.
+/// A point of random reads of 512 B, one at a time per thread. The device ends them during the submit.
 pub fn one_by_one(threads: u32) -> Point {
     Point { bs: 512, batch: 1, depth: 1, threads, rw: Rw::Randread, ..Point::default() }
 }
 
-/// Random reads of 512 B in batches of 32, which the device ends where they are submitted.
+/// A point of the same reads in batches of 32.
 pub fn in_batches(threads: u32) -> Point {
     Point { batch: 32, depth: 128, ..one_by_one(threads) }
 }

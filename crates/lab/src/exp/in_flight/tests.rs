@@ -1,4 +1,4 @@
-//! The experiment's own words: arms, points, checks, and a verdict that follows the figures.
+//! Tests of the experiment's arms, points and checks, and of a verdict that follows the figures.
 
 use std::sync::Arc;
 

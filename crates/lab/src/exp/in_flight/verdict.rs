@@ -1,10 +1,9 @@
-//! What the figures show: worked out from the rows that were measured.
+//! The verdict of in-flight, computed from the measured rows.
 
 use super::design::{AFTER, ARMS, PER_THREAD, PER_THREAD_JIFFY, TAGS_JIFFY};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 use crate::table::told;
 
-/// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
     let claim = "With 80 jobs on 80 CPUs, one pair of atomic counters for all holds null_blk at 1.5 M IOPS, and \
                  counters for each CPU let it reach 11.4 M; derived from the tags the same number costs nothing at the \
@@ -18,7 +17,7 @@ pub fn of(report: &ExperimentReport) -> Verdict {
     Verdict { holds, claim, shows: shows(one, all, report), does_not_show: limits(all.point.threads) }
 }
 
-/// Whether it holds, by the thread's own arm. The size is that of 80 CPUs, so that a smaller machine can show the
+/// Judges the claim by the published arm. The published size is that of 80 CPUs, so that a smaller machine can show the
 /// direction at most.
 fn judge(all: &Row, report: &ExperimentReport) -> Holds {
     let Some(seed) = change(all, PER_THREAD) else { return Holds::CannotTell };
@@ -27,7 +26,7 @@ fn judge(all: &Row, report: &ExperimentReport) -> Holds {
         (true, _) if seed.percent >= 660.0 => Holds::Yes,
         (true, _) => Holds::Partly,
         (_, true) => Holds::No,
-        // Time cannot tell; instructions can, for the part that is not contention.
+        // Time is noise here. Instructions show the part of the cost that is not contention.
         _ if fewer => Holds::Partly,
         _ => Holds::CannotTell,
     }
@@ -37,7 +36,7 @@ fn change(row: &Row, arm: usize) -> Option<Change> {
     row.arm(arm)?.change
 }
 
-/// The objection in the thread: what is derived costs a reader the more, the more queues there are.
+/// Describes the cost of a reading by the number of queues: a walk of the tags costs more with each queue.
 fn by_queues(report: &ExperimentReport) -> String {
     let Some((few, many)) = report.sweep("queues").and_then(|sweep| Some((sweep.rows.first()?, sweep.rows.last()?)))
     else {
@@ -55,7 +54,7 @@ fn by_queues(report: &ExperimentReport) -> String {
     if told.is_empty() { String::new() } else { format!(" A reading by queues: {}.", told.join("; ")) }
 }
 
-/// What the reader in the path adds, which the thread's patches differ in: an I/O a jiffy sums up, or walks the tags.
+/// Describes the cost of the reader in the I/O path: once a jiffy an I/O sums the counters, or walks the tags.
 fn in_path(all: &Row) -> String {
     let pairs = [(PER_THREAD, PER_THREAD_JIFFY), (AFTER, TAGS_JIFFY)];
     let told = pairs.into_iter().filter_map(|(without, with)| {
@@ -105,7 +104,7 @@ fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
     text
 }
 
-/// What every arm changes, with its interval.
+/// Describes the change of every arm, with its interval.
 fn changes(row: &Row) -> String {
     let each = ARMS.iter().enumerate().filter_map(|(arm, info)| {
         let change = change(row, arm)?;
@@ -115,7 +114,7 @@ fn changes(row: &Row) -> String {
     if each.is_empty() { "not measured".into() } else { each.join(", ") }
 }
 
-/// How much longer an I/O takes of a thread's time with all threads than with one, in ns.
+/// Returns by how many ns an I/O takes more of a thread's time with all threads than with one.
 fn ns(one: &Row, all: &Row, arm: usize) -> Option<f64> {
     let each = |row: &Row| Some(f64::from(row.point.threads) * 1e9 / row.arm(arm)?.iops).filter(|ns| ns.is_finite());
     Some(each(all)? - each(one)?)

@@ -1,4 +1,4 @@
-//! That every arm does each item once, and that arms take their locks as often as they say: counts, never times.
+//! Proves that every arm does each item once, and that its locks are taken as often as described. Counts, never times.
 
 use super::design::{self, AFTER, ARMS, BEFORE, KERNEL, RING, SEED, SHARDED, SIDES};
 use super::flood;
@@ -9,13 +9,12 @@ use crate::wq::side::Use;
 use crate::wq::{Flood, Limit, PoolFigures, Turn};
 use sheave_load::Driven;
 
-/// Rounds of a whole depth.
+/// Rounds, each of a whole queue depth.
 const ROUNDS: u32 = 200;
-/// Items of the counting turns.
+/// Items of the turns whose locks are counted.
 const ITEMS: u64 = 12_800;
 const WORKERS: u32 = 8;
 
-/// All of them.
 pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
     let flood = Flood { workers: WORKERS, ..flood::of(lab, &design::flood(u64::from(WORKERS)))? };
@@ -37,7 +36,7 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut check = |name: &str, ok, detail| checks.push(Check { name: name.into(), ok, detail });
     for arm in [BEFORE, SEED, SHARDED] {
         let locks = taken(arm);
-        // Going in and coming out; more when a woken worker finds nothing.
+        // One lock to queue an item and one to take it; more when a woken worker finds the queue empty.
         let name = format!("{} takes a lock for every step of every item", ARMS[arm].name);
         check(&name, locks >= 2.0, format!("{locks:.2} locks an item"));
     }
@@ -53,8 +52,8 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
         format!("{:.2} reads of the flag word an item before, {:.2} in seed", reads[0], reads[1]),
     );
     let made = [BEFORE, AFTER].map(|arm| turns[arm].pool.created);
-    // Before, each item that finds no worker free has one made, as IOSQE_ASYNC has the kernel do: how many there are is
-    // the machine's to say.
+    // Not compared with the arm "before": there each item that finds no worker free makes one, as the kernel does for
+    // IOSQE_ASYNC, and how many that are depends on the machine.
     check(
         "after: one worker serves many items that do not block",
         made[1] < u64::from(WORKERS),
@@ -63,7 +62,7 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Queues every slot, waits for all, and counts how often each came back well.
+/// Queues every slot, waits for all, and counts the successful results of each.
 struct EachOnce {
     depth: u32,
 }
@@ -89,7 +88,7 @@ impl Use for EachOnce {
                     *times += 1;
                 }
             });
-            // A slot that is missing must not be queued again.
+            // A missing slot is still queued and must not be queued again.
             if times.iter().any(|&times| times != round) {
                 break;
             }

@@ -7,23 +7,16 @@ use crate::terms::{ArmInfo, Role};
 use crate::wq::{self, Side, Work};
 use crate::{LabError, Value};
 
-/// Its name.
 pub const ID: &str = "io-wq";
 
-/// Index of an arm.
+/// Index of the arm with the kernel's structure before the patch, as are the following of the other arms.
 pub const BEFORE: usize = 0;
-/// See above.
 pub const SEED: usize = 1;
-/// See above.
 pub const SHARDED: usize = 2;
-/// See above.
 pub const AFTER: usize = 3;
-/// See above.
 pub const RING: usize = 4;
-/// See above.
 pub const KERNEL: usize = 5;
 
-/// The arms.
 pub const ARMS: [ArmInfo; 6] = [
     ArmInfo {
         name: "before",
@@ -57,7 +50,7 @@ pub const ARMS: [ArmInfo; 6] = [
     },
 ];
 
-/// The sides of the arms.
+/// Implementation of each arm, by index.
 pub const SIDES: [Side; 6] = [
     Side::Ours(wq::Arm::OneList),
     Side::Ours(wq::Arm::FlagsOnce),
@@ -67,10 +60,10 @@ pub const SIDES: [Side; 6] = [
     Side::Kernel,
 ];
 
-/// As many as the pools take.
+/// Most workers that a pool accepts.
 const MOST_WORKERS: u64 = 4096;
 
-/// What its points may have.
+/// Parameters of the experiment's points.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "workers", values: Values::Numbers(1, MOST_WORKERS) },
     Parameter { name: "cpus", values: Values::Numbers(1, u64::MAX) },
@@ -78,32 +71,30 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "work", values: Values::Text },
 ];
 
-/// What other experiments' points have, and these do not.
+/// Parameters of every point that have no meaning here.
 pub const UNUSED: &[&str] = &["bs", "rw"];
 
-/// A flood of NOPs.
 pub fn flood(workers: u64) -> Point {
     Point { depth: 128, batch: 32, ..Point::default() }.with("workers", workers)
 }
 
-/// Workers of the rows whose items do something.
+/// Workers of the rows whose items do some work.
 pub const SOME: u64 = 16;
-/// The label of the row of items that block.
+/// Label of the row of items that block.
 pub const BLOCKING: &str = "blocking: items sleep 1 ms";
-/// The label of the row of items in the shape of the thread's web server.
+/// Label of the row of items that resemble those of the published web server.
 pub const SERVING: &str = "HTTP-like: 1 of 8 waits";
 
-/// Items that block.
 pub fn blocking(workers: u64) -> Point {
     Point { batch: 64, depth: 64, ..flood(workers) }.with("work", "sleep:1ms")
 }
 
-/// Items like those of a web server: one of 8 waits 50 us, the others take 2 us.
+/// A point of items like those of a web server: one of 8 waits 50 us, the others take 2 us.
 pub fn serving(workers: u64) -> Point {
     flood(workers).with("work", "http")
 }
 
-/// What an item does, as a point has it.
+/// Parses the parameter `work` of a point.
 pub fn work_of(point: &Point) -> Result<Work, LabError> {
     let text = match point.extra.get("work") {
         None => return Ok(Work::Nop),
@@ -120,7 +111,7 @@ pub fn work_of(point: &Point) -> Result<Work, LabError> {
     }
 }
 
-/// A point that makes no sense.
+/// Returns a usage error about a point.
 pub fn bad(why: &str) -> LabError {
     LabError::usage(why).fix("write for example depth=128,batch=32,workers=16,work=sleep:1ms")
 }

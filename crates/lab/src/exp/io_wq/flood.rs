@@ -1,7 +1,7 @@
-//! An arm under the flood: each turn has a pool of its own, made and warm before the clock starts.
+//! A turn of an arm: each has a pool of its own, made and warmed up before the clock starts.
 //!
-//! A timed turn has two parts. In the first, which gives items, time and latencies, no lock reads a clock. The second,
-//! a quarter as long, measures locks and starts; its counts per item are told as if the first had had them.
+//! A timed turn has two parts. The first gives items, time and latencies, and no lock reads a clock in it. The second,
+//! a third as long, measures locks and start latencies, and its counts are scaled to the items of the first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,17 +12,16 @@ use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::point::Point;
 use crate::wq::{self, Flood, Limit, Side, Work};
 
-/// Most workers, unless a point says.
+/// Maximum of workers if the point has none.
 const WORKERS: u64 = 2;
 const LONGEST_WARM_UP: Duration = Duration::from_millis(20);
 
-/// An arm at a point.
 pub struct FloodRun {
     side: Side,
     flood: Flood,
 }
 
-/// The flood of a point.
+/// Makes the flood of a point.
 pub fn of(lab: &Lab, point: &Point) -> Result<Flood, LabError> {
     point.check(design::ID, design::PARAMETERS, design::UNUSED)?;
     let cpus = point.number("cpus").map_or(lab.cpus.len(), |cpus| (cpus as usize).min(lab.cpus.len()));
@@ -47,7 +46,7 @@ pub fn of(lab: &Lab, point: &Point) -> Result<Flood, LabError> {
     })
 }
 
-/// An arm at a point.
+/// Checks a point and makes its arm.
 pub fn prepare(lab: &Lab, side: Side, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
     let flood = of(lab, point)?;
     if flood.work != Work::Nop && matches!(side, Side::Kernel | Side::Ours(wq::Arm::Ring)) {
@@ -81,7 +80,7 @@ impl ArmRun for FloodRun {
 fn turn(plain: wq::Turn, measured: Option<&wq::Turn>) -> Turn {
     let (mut counters, mut gauges) = (BTreeMap::new(), BTreeMap::new());
     let ios = plain.counts.ios;
-    // The kernel tells nothing of its pool.
+    // The kernel gives no figures of its pool, so that its `taken` is 0.
     if let Some(measured) = measured.filter(|measured| measured.pool.taken > 0 && measured.counts.ios > 0) {
         let pool = &measured.pool;
         let scale = ios as f64 / measured.counts.ios as f64;

@@ -1,4 +1,4 @@
-//! The arms at small points: that each completes, and that points are read as they are meant.
+//! Tests that each arm completes at small points, and that points are parsed as intended.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn who_waits_spins_when_a_worker_has_a_cpu_of_its_own() {
     };
     assert!(spins(&[1], &[1, 0]) && spins(&[1], &[0]) && spins(&[0, 1], &[1]));
     assert!(!spins(&[1], &[1]));
-    // A thread that is pinned, as the runner's is, says nothing of where workers run.
+    // The pinned calling thread, as the runner's is, does not restrict the CPUs of the workers.
     let cpu = sheave_load::cpu::allowed()[0];
     sheave_load::cpu::pin(cpu).expect("pinned");
     assert!(spins(&[cpu], &[cpu, cpu + 1]) && !spins(&[], &[]));

@@ -1,4 +1,4 @@
-//! What the figures of io-wq show, in words.
+//! The verdict of io-wq, computed from the measured rows.
 
 use std::fmt::Write;
 
@@ -8,10 +8,11 @@ use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, SweepReport
 use crate::table::{figure, interval};
 use crate::terms::Metric;
 
-/// The thread's percentage: points of the share of CPU time.
+/// Published change, in points of the share of CPU time.
 const CLAIMED: f64 = -1.49;
 
-/// Judges: the claim is that of the seed, and what the thread asked for instead is told beside it.
+/// Judges the claim by the arm `seed`. The text also compares the other ways of storing and taking items that the
+/// mailing-list thread proposed.
 pub fn verdict(report: &ExperimentReport) -> Verdict {
     let row = report.headline.iter().find(|row| row.arm(BEFORE).is_some());
     let change = row.and_then(|row| row.arm(SEED)).and_then(|arm| arm.change);
@@ -34,19 +35,20 @@ pub fn verdict(report: &ExperimentReport) -> Verdict {
     }
 }
 
-/// Whether in no round so much time went into waiting as the thread has saved: then there is nothing to save it from.
+/// Returns true if every round waited for less time than the published saving, so that the saving is not possible here.
 fn too_little(before: &ArmResult) -> bool {
     before.range[1] < -CLAIMED
 }
 
-/// Instructions of an item before and in seed, where both were counted.
+/// Returns the instructions of an item before and in seed, if both were counted.
 fn saved_instructions(report: &ExperimentReport) -> Option<[f64; 2]> {
     let counted = report.instructions.first()?;
     Some([counted.net(BEFORE)?, counted.net(SEED)?])
 }
 
-/// Whether the seed's change is there; not where there is too `little` to save. Instructions say nothing of waiting:
-/// the reads that seed lacks are those that the lab has put into the arm before.
+/// Judges the change of the seed. If there is too `little` waiting to save, an unclear change counts against the claim.
+/// Instructions do not decide, because they do not include waiting: seed lacks reads that the lab itself has added to
+/// the arm before.
 fn holds(change: Option<Change>, little: bool) -> Holds {
     match change {
         Some(change) if change.high < 0.0 && change.percent <= CLAIMED => Holds::Yes,
@@ -126,7 +128,7 @@ fn shows(report: &ExperimentReport, row: &Row) -> String {
     text.trim_end().into()
 }
 
-/// Items a second of a row whose items do something.
+/// Returns the items a second of a row whose items do some work.
 fn working(report: &ExperimentReport, label: &str) -> String {
     let Some(row) = report.row(label) else { return String::new() };
     let told = [BEFORE, SEED, AFTER].into_iter().filter_map(|arm| {
@@ -137,7 +139,7 @@ fn working(report: &ExperimentReport, label: &str) -> String {
     if told.is_empty() { String::new() } else { format!("{}: {} items a second. ", capital(label), told.join(", ")) }
 }
 
-/// What more workers do to the first arm and to ours.
+/// Compares the effect of more workers on the first arm and on Sheave's.
 fn grows(sweep: &SweepReport) -> String {
     let (Some(few), Some(many)) = (sweep.rows.first(), sweep.rows.last()) else { return String::new() };
     let ratio = |arm| Some(many.arm(arm)?.iops / few.arm(arm)?.iops);

@@ -1,8 +1,9 @@
-//! One arm at one point: threads with a ring each on a null device, whose stamps may be as old as the arm says.
+//! One arm at one point: threads with a ring each on a null device. The arm sets the bound on the age of a stamp.
 //!
-//! * A1. Device, ring and loop are the same in every arm but for the bound on the age of a stamp.
-//! * A2. Readings of the clock are counted before the first turn, on a ring with a clock that counts; the measured
-//!   rings have the real one.
+//! * A1. Device, ring and loop are the same in every arm but for the bound on the age of a stamp and the reading per
+//!   request.
+//! * A2. Readings of the clock are counted before the first turn, on a ring with a counting clock. The measured rings
+//!   have the real one.
 
 use std::sync::Arc;
 
@@ -17,21 +18,20 @@ use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::{LabError, Point};
 
-/// I/Os that are counted, after as many that are not.
+/// I/Os whose readings are counted, after as many that warm up.
 const COUNTED: u64 = 8192;
-/// The device.
 const DEVICE: &str = "null:size=1T";
 
-/// What is read per I/O.
+/// Readings of the clock per I/O.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reads {
-    /// Time stamps, of requests and of batches of completions.
+    /// Readings for time stamps, of requests and of batches of completions.
     pub clock: f64,
-    /// Looks at the cycle counter for the age of a stamp.
+    /// Readings of the cycle counter that check the age of a stamp.
     pub age: f64,
 }
 
-/// An arm that is ready.
+/// A built arm.
 pub struct ClockArm {
     crew: Crew,
     reads: Reads,
@@ -39,10 +39,10 @@ pub struct ClockArm {
 }
 
 impl ClockArm {
-    /// Builds it on the calling thread.
+    /// Builds an arm on the calling thread.
     pub fn new(lab: &Lab, arm: usize, point: &Point) -> Result<ClockArm, LabError> {
         let reads = count(lab, arm, point)?;
-        // How old stamps are when making a request takes what it takes.
+        // The age of stamps with no added work per request.
         let mut watched = watch::WatchedArm::new(lab, arm, point, 0)?;
         watched.turn(TurnEnd::Ios(COUNTED))?;
         let ages = watched.ages();
@@ -70,7 +70,7 @@ impl ArmRun for ClockArm {
     }
 }
 
-/// What an arm reads per I/O (A2).
+/// Counts the readings of an arm per I/O (A2).
 pub fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Reads, LabError> {
     let (clock, time) = Clock::virtual_clock();
     let device = open_device(DEVICE).map_err(|err| LabError::run(err.to_string()))?;

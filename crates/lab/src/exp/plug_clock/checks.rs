@@ -1,5 +1,5 @@
-//! That the arms are what they say: data comes back, each reads the clock as often as it should, and stamps get as old
-//! as they may. Counts, and times on a virtual clock; never real times.
+//! Proves that data comes back, that each arm reads the clock as often as described, and that stamps reach the age that
+//! their bound allows. Compares counts, and times on a virtual clock, never real times.
 
 use std::time::Duration;
 
@@ -14,12 +14,11 @@ use crate::experiment::{ArmRun, Lab, TurnEnd};
 use crate::terms::Check;
 use crate::{LabError, Point};
 
-/// I/Os of a check's turn: whole batches.
+/// I/Os of a turn, a multiple of the batch size.
 const IOS: u64 = 4096;
-/// What making a request takes, in the check of ages.
+/// Time to make a request in the check of ages.
 const WORK: Duration = Duration::from_micros(5);
 
-/// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
     for (arm, info) in ARMS.iter().enumerate() {
@@ -42,16 +41,16 @@ fn completes(lab: &Lab, arm: usize) -> Result<Check, LabError> {
     })
 }
 
-/// Readings of a batch beside those of its requests: when it is sent, when the driver's call has returned, and when it
-/// is ended. They tell the stages of an I/O apart, in every arm.
+/// Readings per batch beside those for its requests: at submission, after the driver's call, and at completion. They
+/// separate the stages of an I/O, in every arm.
 pub(super) const OF_A_BATCH: f64 = 3.0;
 
-/// Stamps per I/O: those of the requests, and those of each batch.
+/// Checks the stamps per I/O: those of requests and those of batches.
 fn reads(lab: &Lab, arm: usize, batch: u32) -> Result<Check, LabError> {
     let seen = count(lab, arm, &Point { batch, ..Point::default() })?;
     let of_a_batch = 1.0 / f64::from(batch);
     let requests = if matches!(arm, SEED | AFTER) { of_a_batch } else { 1.0 };
-    // The last of a run's batches may come back in fewer pieces than they went in.
+    // Not an exact count: the last batches of a run may come back in fewer pieces than they were submitted in.
     let most = requests + OF_A_BATCH * of_a_batch;
     Ok(Check {
         name: format!(
@@ -63,13 +62,14 @@ fn reads(lab: &Lab, arm: usize, batch: u32) -> Result<Check, LabError> {
     })
 }
 
-/// How old a stamp gets in a batch of 32 whose requests take 5 us each, in us.
+/// Returns the age of the oldest stamp in a batch of 32 whose requests take 5 us each, in us.
 fn oldest_us(arm: usize) -> u64 {
     match arm {
-        // Looked at for the 17th, when it is 80 us old: read anew.
+        // The age is checked at the 17th request. The stamp is 80 us old by then and is read anew, so that the 16th has
+        // the oldest.
         AFTER => 75,
         OWN => 0,
-        // All 31 that come after the first.
+        // The stamp of the first request serves the 31 behind it.
         _ => 155,
     }
 }
@@ -79,7 +79,7 @@ fn ages(lab: &Lab, arm: usize) -> Result<Check, LabError> {
     let mut run = WatchedArm::in_time(lab, arm, &Point::default(), WORK, Time::Virtual(clock, hand))?;
     let ios = run.turn(TurnEnd::Ios(IOS))?.ios;
     let (seen, unknown, oldest) = (run.ages(), run.unknown(), oldest_us(arm));
-    // The histogram has three digits.
+    // 0.5 % of tolerance: the histogram keeps three digits.
     let near = seen.max >= oldest * 995 && seen.max <= oldest * 1005;
     Ok(Check {
         name: format!(

@@ -1,4 +1,4 @@
-//! The design of the experiment: its arms by index, and the claim that it looks into.
+//! The design of the experiment: its arms by index, and the claim of the mailing-list thread.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use sheave_blk::plug::EachRead;
 
 use crate::terms::{ArmInfo, Role};
 
-/// Index of the arm in which each request has a stamp of its own.
+/// Index of the arm in which each request keeps a stamp of its own.
 pub const OWN: usize = 1;
-/// Index of the arm that reads a clock like the kernel's.
+/// Index of the arm that reads a clock like the kernel's `ktime_get`.
 pub const KTIME: usize = 2;
-/// Index of the cached time as the thread had it.
+/// Index of the arm with the cached time as published.
 pub const SEED: usize = 3;
-/// Index of the product.
+/// Index of Sheave as it ships.
 pub const AFTER: usize = 4;
 
 pub static ARMS: [ArmInfo; 5] = [
@@ -47,13 +47,13 @@ pub static ARMS: [ArmInfo; 5] = [
     },
 ];
 
-/// The label of the thread's row.
+/// Label of the row with the parameters of the published table.
 pub const ROW: &str = "512 B, QD 128, batch 32";
-/// What the thread claims, in percent.
+/// Published gain in IOPS, in percent.
 pub const CLAIMED: f64 = 6.0;
-/// The share of CPU time that the thread has in `read_tsc` before and after, and in `ktime_get`, in percent.
+/// Published share of CPU time in `read_tsc` (before, after) and in `ktime_get` (before, after), in percent.
 pub const SHARES: [(f64, f64); 2] = [(10.55, 0.67), (1.31, 0.09)];
-/// The ring of an arm.
+/// Sets the stamp age and the extra readings of `arm` on the ring's builder.
 pub fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
     match arm {
         AFTER => builder,

@@ -1,4 +1,4 @@
-//! The arms' readings, the ages of their stamps, and verdicts of made-up figures.
+//! Tests of the arms' readings, the ages of their stamps, and verdicts on made-up figures.
 
 use super::checks::OF_A_BATCH;
 use super::design::{AFTER, KTIME, OWN, SEED};
@@ -18,7 +18,7 @@ fn the_arms_differ_in_their_readings_alone() {
     let reads =
         |arm: usize, batch: u32| arm::count(&fake::lab(), arm, &Point { batch, ..Point::default() }).expect("counted");
     for arm in [0, OWN, KTIME] {
-        // One for each request, and those of each batch.
+        // One reading for each request, and those of each batch.
         let all = 1.0 + OF_A_BATCH / 32.0;
         assert_eq!((reads(arm, 32).clock, reads(arm, 32).age), (all, 0.0), "{}", ARMS[arm].name);
     }
@@ -35,7 +35,8 @@ fn slow_requests_are_looked_at() {
         let turn = run.turn(TurnEnd::Ios(640)).expect("a turn");
         assert_eq!(turn.ios, 640);
         assert!(turn.gauges["stamp_age_p50_ns"] <= turn.gauges["stamp_age_max_ns"]);
-        // A stamp of one's own is none too old; 15 requests of 1 us and more have gone by for the last with one.
+        // A request's own stamp is never too old. A shared one is taken before the 15 requests of 1 us or more behind
+        // it.
         assert!(arm == OWN || turn.gauges["stamp_age_max_ns"] >= 15e3, "{:?}", turn.gauges);
     }
 }
@@ -50,7 +51,7 @@ fn before_shares_stamps_and_statistics_as_the_thread_does() {
     assert!(ages(OWN) < ages(0));
 }
 
-/// The thread's row: changes of the arms after the first, and CPU time of all.
+/// Makes the row of the published table: changes of the arms after the first, and the CPU time of all arms.
 fn measured(changes: [f64; 4], ns: [f64; 5]) -> crate::report::Row {
     let mut row = row(ROW.into(), Point::default(), &changes);
     for (arm, ns) in row.arms.iter_mut().flatten().zip(ns) {

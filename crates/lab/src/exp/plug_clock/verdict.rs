@@ -1,4 +1,4 @@
-//! What the figures show: worked out from the rows that were measured.
+//! The verdict of plug-clock, computed from the measured rows.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,6 @@ use super::design::{AFTER, CLAIMED, KTIME, OWN, ROW, SEED, SHARES};
 use crate::report::{Change, ExperimentReport, Holds, InstructionRow, Row, Verdict, decide};
 use crate::table::told;
 
-/// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
     let claim = format!(
         "Reading the clock once for a batch, not for each request, gives more than {CLAIMED} % more IOPS with \
@@ -19,8 +18,9 @@ pub fn of(report: &ExperimentReport) -> Verdict {
         return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
     };
     let counted = report.instructions.iter().find(|counted| counted.point == row.point);
-    // An instruction that reads the clock takes as long as dozens of others: counts decide what differs, time what
-    // that costs. Where time is noise, fewer instructions are the least of it, and show no size.
+    // A reading of the clock takes as long as dozens of other instructions, so that instruction counts show a
+    // difference but not its size. Where time is noise, fewer instructions therefore make the claim hold partly at
+    // most.
     let time = change(row, SEED).filter(Change::is_clear);
     let fewer = counted.and_then(|counted| counted.gain_percent(SEED)).is_some_and(|gain| gain > 0.0);
     let holds = if time.is_none() && fewer { Holds::Partly } else { decide(CLAIMED, time, None) };
@@ -71,7 +71,7 @@ fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>)
     text
 }
 
-/// The cost of the clock as a share of an I/O, for the cycle counter and for a clock as the thread's.
+/// Describes the cost of the clock as a share of an I/O, for the cycle counter and for a clock like the kernel's.
 fn shares(row: &Row) -> String {
     let ns = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
     let (Some(before), Some(ktime), Some(seed)) = (ns(0), ns(KTIME), ns(SEED)) else { return String::new() };
@@ -89,7 +89,7 @@ fn shares(row: &Row) -> String {
     )
 }
 
-/// A batch of one has nothing to share.
+/// Describes the change with batches of one, where there is no stamp to share.
 fn small_batches(report: &ExperimentReport) -> String {
     let Some(row) = report.sweep("batch").and_then(|sweep| sweep.rows.iter().find(|row| row.x == 1.0)) else {
         return String::new();
@@ -103,8 +103,8 @@ fn small_batches(report: &ExperimentReport) -> String {
     format!(" With batches of one it gives {}, {sound}.", told(Some(change)))
 }
 
-/// How old stamps get, by how long each request takes to make: what the bound of 50 us comes to, because it is looked
-/// at for every 16th request.
+/// Describes the age of stamps by the time that each request takes to make. The age can exceed the bound of 50 us,
+/// because it is checked at every 16th request only.
 fn ages(report: &ExperimentReport) -> String {
     let rows = report.sweep("age").into_iter().flat_map(|sweep| &sweep.rows);
     let told = rows.filter_map(|row| {

@@ -1,9 +1,11 @@
-//! How old stamps are: a file that notes when each request is made, over a device that compares with the stamp it got.
+//! Measures the age of stamps: a file notes the time at which each request is made, and a device under it compares that
+//! with the stamp of the request.
 //!
-//! The age of a stamp is what it is off by: statistics count a latency from the stamp, not from the request.
+//! The age of a stamp is its error: statistics count a latency from the stamp, not from the request.
 //!
-//! * W1. A request is known by its first sector: the file lies on the device as it is, and nothing is merged.
-//! * W2. The ring's clock, the file's and the device's are one.
+//! * W1. A request is known by its first sector: the file maps each offset to the same one of the device, and nothing
+//!   is merged.
+//! * W2. Ring, file and device use the same clock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,15 +29,15 @@ use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::meter::Meter;
 use crate::{LabError, Point};
 
-/// Bytes of the device: so many that neighbours are rare in a batch.
+/// Bytes of the device: enough that a batch rarely has neighbours, which would be merged.
 const SIZE: u64 = 1 << 40;
 
-/// Where time comes from, and how it passes while a request is made.
+/// The clock of a run, and how it advances while the file makes a request.
 #[derive(Clone, Debug)]
 pub enum Time {
-    /// The processor works.
+    /// The processor's clock; the file spins for the given time.
     Real,
-    /// Somebody moves the hand.
+    /// A virtual clock that the file advances by the given time.
     Virtual(Clock, VirtualClock),
 }
 
@@ -48,14 +50,13 @@ impl Time {
     }
 }
 
-/// What file and device know together.
+/// Notes that the file and the device share.
 #[derive(Debug)]
 struct Seen {
-    /// When the requests that have not reached the device were made, by their sector.
+    /// Times at which requests were made that have not reached the device, by first sector.
     made: HashMap<u64, CoarseTs>,
-    /// Ages of the stamps, in ns.
     ages: Histogram<u64>,
-    /// Requests that nobody made.
+    /// Requests that reached the device without a note of the file.
     unknown: u64,
 }
 
@@ -65,7 +66,7 @@ fn lock(seen: &SeenByAll) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file: as the device is, but each mapping takes its time, and is noted.
+/// A file that maps every offset to itself, takes `work` for it, and notes the time.
 #[derive(Debug)]
 struct Slow {
     device: Device,
@@ -99,11 +100,11 @@ impl File for Slow {
     }
 }
 
-/// The device: ends each request when it comes, as `null:` does, and looks at its stamp.
+/// A device that ends each request on submission, as `null:` does, and records the age of its stamp.
 #[derive(Debug)]
 struct Watching(SeenByAll);
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Watching {
     fn limits(&self) -> Limits {
@@ -123,7 +124,7 @@ unsafe impl Driver for Watching {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for Watching {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
@@ -151,21 +152,21 @@ unsafe impl HwQueue for Watching {
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 }
 
-/// How old stamps were, in ns.
+/// Ages of stamps, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ages {
-    /// Half were younger.
+    /// Median.
     pub p50: u64,
-    /// 99 % were younger.
+    /// 99th percentile.
     pub p99: u64,
-    /// The oldest.
+    /// Maximum.
     pub max: u64,
-    /// How many.
+    /// Number of stamps.
     pub count: u64,
 }
 
 impl Ages {
-    /// As gauges.
+    /// Adds the ages to the gauges of a turn.
     pub fn show(self, turn: &mut Turn) {
         turn.gauges.insert("stamp_age_p50_ns", self.p50 as f64);
         turn.gauges.insert("stamp_age_p99_ns", self.p99 as f64);
@@ -173,7 +174,7 @@ impl Ages {
     }
 }
 
-/// An arm whose stamps are looked at.
+/// An arm that measures the age of its stamps.
 pub struct WatchedArm {
     drive: Drive,
     seen: SeenByAll,
@@ -181,12 +182,12 @@ pub struct WatchedArm {
 }
 
 impl WatchedArm {
-    /// One in which making a request takes `work` ns more than it does.
+    /// Builds an arm in which making a request takes `work` ns more, in real time.
     pub fn new(lab: &Lab, arm: usize, point: &Point, work: u64) -> Result<WatchedArm, LabError> {
         WatchedArm::in_time(lab, arm, point, Duration::from_nanos(work), Time::Real)
     }
 
-    /// An arm in which making a request takes `work` more than it does, on a clock that may be the test's.
+    /// Builds an arm in which making a request takes `work` more, in real or virtual time.
     pub fn in_time(lab: &Lab, arm: usize, point: &Point, work: Duration, time: Time) -> Result<WatchedArm, LabError> {
         let seen = Seen { made: HashMap::new(), ages: report_histogram(), unknown: 0 };
         let seen = Arc::new(Mutex::new(seen));
@@ -199,14 +200,14 @@ impl WatchedArm {
         Ok(WatchedArm { drive: Drive::new(engine, point, SIZE, 1), seen, lab: lab.clone() })
     }
 
-    /// How old the stamps of the last turn were.
+    /// Returns the ages of the last turn's stamps.
     pub fn ages(&self) -> Ages {
         let seen = lock(&self.seen);
         let at = |share| seen.ages.value_at_quantile(share);
         Ages { p50: at(0.5), p99: at(0.99), max: seen.ages.max(), count: seen.ages.len() }
     }
 
-    /// Requests that came without having been made (W1): none.
+    /// Returns the requests that reached the device without a note of the file. W1 makes that 0.
     pub fn unknown(&self) -> u64 {
         lock(&self.seen).unknown
     }

@@ -1,4 +1,4 @@
-//! The text in which counts travel.
+//! Tests of the text format of counts.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Mean value analysis against closed forms, and against a simulation that knows no formula.
+//! Compares mean value analysis with closed forms, and with a simulation that uses no formula.
 
 use sheave_base::rng::Rng;
 
@@ -8,7 +8,8 @@ fn close(left: f64, right: f64) -> bool {
     (left - right).abs() <= 1e-9 * right.abs()
 }
 
-/// The machine repairman (Erlang's finite source model): P(nobody at the server) from its birth-death chain.
+/// The machine repairman (Erlang's finite source model): throughput from P(no customer at the server), by its
+/// birth-death chain.
 fn repairman(customers: u32, think: f64, demand: f64) -> f64 {
     let (mut term, mut sum) = (1.0, 1.0);
     for gone in 0..customers {
@@ -69,7 +70,7 @@ fn it_grows_towards_the_busiest_server_and_never_past_the_bound() {
     assert!((last * 30.0 - 1.0).abs() < 1e-9, "full: {}", last * 30.0);
 }
 
-/// Customers round one server with times of our choice, event by event.
+/// Simulates customers that pass one server, event by event, with times from `time`.
 fn simulate(customers: usize, rounds: u32, mut time: impl FnMut(bool) -> f64) -> f64 {
     let mut ready: Vec<f64> = (0..customers).map(|_| time(true)).collect();
     let (mut free_at, mut done) = (0.0_f64, 0);
@@ -90,7 +91,7 @@ fn a_simulation_agrees() {
         let simulated = simulate(customers, 400_000, |think| exponential(if think { 100.0 } else { 40.0 }));
         let ours = throughput(customers as u32, 100.0, &[40.0]);
         assert!((simulated / ours - 1.0).abs() < 0.02, "{customers}: {simulated} {ours}");
-        // Times that never vary reach the bound.
+        // Constant times reach the bound.
         let even = simulate(customers, 100_000, |think| if think { 100.0 } else { 40.0 });
         assert!((even / at_most(customers as u32, 100.0, &[40.0]) - 1.0).abs() < 0.001, "{customers}: {even}");
     }

@@ -1,4 +1,4 @@
-//! The earlier pools do their work too, or they would be no comparison.
+//! Tests that the earlier pools do their work, without which a comparison would mean nothing.
 
 use super::super::Limit;
 use super::super::pool_engine::PoolEngine;
@@ -46,7 +46,7 @@ fn each_arm_ends_every_item_once_whatever_its_hash() {
 #[test]
 fn a_worker_is_made_for_each_item_that_finds_none_free_and_no_more_than_may_be() {
     for (items, made) in [(1, 1), (2, 2), (3, 3), (8, 3)] {
-        // None of them blocks, and none ends before the last is queued.
+        // No item blocks, and none ends before the last is queued.
         let flood = Flood { work: Work::Spin(std::time::Duration::from_millis(5)), ..flood() };
         let pool = OldPool::new(&flood, false, true, false);
         let mut engine = PoolEngine::new(64, 0, true, |back| Ok(pool.client(0, back))).expect("an engine");

@@ -1,4 +1,4 @@
-//! The file against what a filesystem promises, through a ring.
+//! Tests through a ring that the file behaves as a file system's.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A synchronous write: its data is there, its caller has ended it, and an error is its result.
+//! Tests that a synchronous write stores its data, does its completion work on the caller's thread, and returns an
+//! error.
 
 use sheave::{Buf, Ring, op, open_device};
 use sheave_base::status::Status;
@@ -14,7 +15,7 @@ fn file(began: Began) -> Arc<Extents> {
     Arc::new(Extents::new(&device, began))
 }
 
-/// One write of a byte over and over; its result.
+/// Writes one block of a byte. Returns the result.
 fn write(engine: &mut Pwrite, pos: u64, byte: u8) -> i32 {
     engine.buffer(0).fill(byte);
     engine.prep(0, true, pos);
@@ -44,7 +45,7 @@ fn what_was_written_reads_back_and_its_caller_has_ended_it() {
         assert_eq!((write(&mut engine, 0, 7), write(&mut engine, BLOCK, 9)), (4096, 4096), "{began:?}");
         assert_eq!(engine.ended_here(), ended, "{began:?}");
         assert_eq!((read(&file, 0), read(&file, BLOCK)), (vec![7; 4096], vec![9; 4096]), "{began:?}");
-        // What was ended needs no end a second time.
+        // The block is written now, so that a second write has no completion work.
         assert_eq!(write(&mut engine, BLOCK, 3), 4096);
         assert_eq!(engine.ended_here(), ended, "{began:?}");
         assert_eq!(read(&file, BLOCK), vec![3; 4096], "{began:?}");

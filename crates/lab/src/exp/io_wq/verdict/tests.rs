@@ -1,4 +1,4 @@
-//! Verdicts from figures made up so that the answer is known.
+//! Verdicts on made-up figures with a known answer.
 
 use std::collections::BTreeMap;
 
