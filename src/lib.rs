@@ -93,7 +93,8 @@ pub use sheave_uring::{
     RingBuilder, RingError, RingHandle, SendError, SqFull, WaitOn, Waited,
 };
 
-/// Statistics: the time that I/O spends in each stage, and a record of slow I/Os. `docs/observe.md` is the guide.
+/// Statistics: the time that I/O spends in each stage, and a record of slow I/Os. `docs/operate/observe.md` is the
+/// guide.
 ///
 /// ```
 /// use std::time::Duration;
@@ -132,7 +133,7 @@ pub mod stats {
     pub use sheave_iomap::slow::{FlightRecorder, Place, SlowIo, SlowIos};
 }
 
-/// Pools of space on any device, and the thin volumes in them. `docs/volumes.md` is the guide.
+/// Pools of space on any device, and the thin volumes in them. `docs/concepts/volumes.md` is the guide.
 ///
 /// A [`Volume`](volumes::Volume) is a [`File`]: a ring takes it by [`Ring::attach_file`].
 ///
@@ -276,10 +277,10 @@ pub struct Drivers;
 
 /// The example of the page on volumes.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/volumes.md")]
+#[doc = include_str!("../docs/concepts/volumes.md")]
 pub struct Volumes;
 
 /// The examples of the page on embedding.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/embedding.md")]
+#[doc = include_str!("../docs/concepts/embedding.md")]
 pub struct Embedding;

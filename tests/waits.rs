@@ -1,5 +1,5 @@
 //! Waits for I/O that its thread has not reaped: which operations wait, how the waits end, and their errors. Uses
-//! rings, volumes and the public interface alone. Row V26 of the contract in docs/volumes.md.
+//! rings, volumes and the public interface alone. Row V26 of the contract in docs/concepts/volumes.md.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,4 +1,4 @@
-//! The kernel's side: sockets and files on one io_uring, set up as a program of one thread sets it up that wants it fast.
+//! The kernel's side: sockets and files on one io_uring, with the set-up that is fastest for a program of one thread.
 #![allow(unsafe_code)] // SQEs with addresses
 
 use std::os::fd::{AsRawFd, RawFd};

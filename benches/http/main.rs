@@ -25,8 +25,8 @@ use crate::server::{DOCUMENTS, Documents, Engine};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: http [cached|cold]... [--connections N] [--pairs N] [--seconds N] [--workers N] [--dir PATH] \
-     [--only ours|kernel]";
+const USAGE: &str = "usage: http [cached|cold]... [--connections N] [--pairs N] [--seconds N] [--workers N] \
+     [--dir PATH] [--only ours|kernel]";
 
 /// Number of requests and CPU time of one turn.
 #[derive(Clone, Copy)]

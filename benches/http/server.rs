@@ -1,7 +1,7 @@
 //! The server: one thread that accepts, receives, reads and sends, over the calls of an [`Engine`].
 //!
-//! A connection has one operation in flight at any time, so it needs one buffer: the request comes into it, the document
-//! replaces the request, and header and document leave in one send.
+//! A connection has one operation in flight at any time, so it needs one buffer: the request comes into it, the
+//! document replaces the request, and header and document leave in one send.
 #![allow(unsafe_code)] // a descriptor that the kernel has opened
 
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The randomized differential test: the same SQEs on the kernel's io_uring and on Sheave, every CQE and byte compared.
 //!
 //! A seed makes a program (`generator`), each ring runs it from the same bytes (`run`), and the outcomes are compared
-//! (`compare`). A difference is run again with longer waits, made smaller (`shrink`) and printed. `docs/compat.md`
-//! describes the kernel's answers, and where Sheave differs on purpose.
+//! (`compare`). A difference is run again with longer waits, made smaller (`shrink`) and printed.
+//! `docs/reference/compat.md` describes the kernel's answers, and where Sheave differs on purpose.
 //!
 //! ```text
 //! cargo test --test differential                                   # the default seeds

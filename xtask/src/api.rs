@@ -171,9 +171,9 @@ fn oldest_compiler() -> Result<()> {
     let entries = workspace::parse_manifest(&manifest);
     let oldest = entries.iter().find(|entry| entry.section == "workspace.package" && entry.key == "rust-version");
     let oldest = oldest.context("Cargo.toml states no rust-version")?.value.trim_matches('"').to_owned();
-    let guide = std::fs::read_to_string(workspace::root().join("docs/embedding.md"))?;
+    let guide = std::fs::read_to_string(workspace::root().join("docs/concepts/embedding.md"))?;
     let stated = format!("Rust {oldest} or newer");
-    ensure!(guide.contains(&stated), "docs/embedding.md does not say `{stated}`, as Cargo.toml has it");
+    ensure!(guide.contains(&stated), "docs/concepts/embedding.md does not say `{stated}`, as Cargo.toml has it");
     let this = compiler()?;
     if this.strip_prefix("rustc ").is_some_and(|version| version.starts_with(&format!("{oldest}."))) {
         println!("the oldest compiler is {oldest}, and all is built with it here ({this})");

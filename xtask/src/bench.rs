@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the measurements of docs/performance.md and of the README, as Markdown tables that it can write
-//! into the pages.
+//! `cargo xtask bench`: the measurements of docs/reference/performance.md and of the README, as Markdown tables that it
+//! can write into the pages.
 //!
 //! Owns the list of commands, by section of the page. `sheave bench` measures the times, and takes turns with the
 //! kernel by itself. Run on an idle machine.
@@ -51,7 +51,7 @@ struct Section {
 impl Section {
     /// Returns the page of the section.
     fn page(&self) -> &'static str {
-        if matches!(self.what, What::Headlines(_)) { "README.md" } else { "docs/performance.md" }
+        if matches!(self.what, What::Headlines(_)) { "README.md" } else { "docs/reference/performance.md" }
     }
 }
 

@@ -20,14 +20,14 @@ pub const CFG: &str = "sheave_lab";
 const LINES_CFG: &str = "sheave_mesi";
 
 /// The page with the figures of a run between its markers, and the HTML page of that run.
-const PAGE: &str = "docs/lab.md";
-const EXAMPLE: &str = "docs/lab-example.html";
+const PAGE: &str = "docs/internals/lab.md";
+const EXAMPLE: &str = "docs/internals/lab-example.html";
 /// Most bytes of that page; other files of the repository have at most 100 KiB. It shows a run with all sweeps: 70 KB
 /// of text and tables, 55 KB of figures, 17 KB of the script that draws them. With plots as elements it had 577 KB.
 const MOST: u64 = 160 << 10;
 
 /// Runs `cargo xtask lab ARGS`: builds the lab and replaces this process by it. With `--write` the run also updates
-/// `docs/lab.md` and the example page. `--write --from FILE` updates both from a stored run.
+/// `docs/internals/lab.md` and the example page. `--write --from FILE` updates both from a stored run.
 pub fn main(args: &[String]) -> Result<()> {
     let binary = build()?;
     let mut command = Command::new(&binary);

@@ -82,7 +82,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         args: "[SECTION]... [--write]",
-        what: "the tables of docs/performance.md",
+        what: "the tables of docs/reference/performance.md",
         run: bench::main,
     },
     Command {

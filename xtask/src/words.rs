@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn comments_of_some_words_are_found_with_their_items() {
-        let text = "/// Short.\nfn a() {}\n\n/// Returns the first of the two words that the\n/// caller has passed to it.\n///\n/// # Errors\n#[must_use]\nfn b() {}\n";
+        let text = "/// Short.\nfn a() {}\n\n/// Returns the first of the two words that the\n/// caller has passed to it.\n///\n\
+                    /// # Errors\n#[must_use]\nfn b() {}\n";
         let found = doc_comments(text);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, 4);

@@ -87,7 +87,7 @@
 //! return a [`DeviceError`], whose text names the cause and the fix; an I/O ends with a
 //! [`Status`](sheave_base::status::Status).
 //!
-//! Data flows `ctx` -> `hctx` -> `driver` and back; `docs/life-of-an-io.md` follows one read through it.
+//! Data flows `ctx` -> `hctx` -> `driver` and back; `docs/concepts/life-of-an-io.md` follows one read through it.
 
 pub mod bio;
 pub mod bio_set;

@@ -6,7 +6,7 @@
 //! | [`create`], [`scan`], [`info`], [`check`], [`grow`], [`set`] | the commands |
 //! | [`scrub`], [`trim`], [`upgrade`], [`watch`] | further commands |
 //!
-//! `docs/volumes.md` explains pools. All rules about their content are in `sheave_vol`.
+//! `docs/concepts/volumes.md` explains pools. All rules about their content are in `sheave_vol`.
 
 mod allocate;
 mod check;

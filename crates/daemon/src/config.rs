@@ -224,7 +224,7 @@ impl Text<'_> {
     fn wrong(&self, at: usize, what: impl std::fmt::Display) -> Failure {
         let line = self.text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
         Failure::usage(format!("{}, line {line}: {what}", self.path.display()))
-            .fix("docs/serve.md tells what a configuration may have")
+            .fix("docs/operate/serve.md tells what a configuration may have")
     }
 }
 

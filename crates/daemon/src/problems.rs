@@ -54,7 +54,7 @@ impl About {
     }
 }
 
-/// Kinds of problems. `docs/operate.md` explains them.
+/// Kinds of problems. `docs/operate/pools.md` explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     PoolFailed,

@@ -67,7 +67,7 @@ impl From<Failure> for CallError {
 
 impl Service for Control {
     fn about(&self) -> [&str; 3] {
-        ["sheave", env!("CARGO_PKG_VERSION"), "docs/serve.md"]
+        ["sheave", env!("CARGO_PKG_VERSION"), "docs/operate/serve.md"]
     }
 
     fn interfaces(&self) -> &[(&str, &str)] {

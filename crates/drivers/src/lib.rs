@@ -1,4 +1,4 @@
-//! Sheave floor 2b: the drivers, behind the interface of [`sheave_blk::driver`], and the registry of device specs.
+//! Sheave floor 4: the drivers, behind the interface of [`sheave_blk::driver`], and the registry of device specs.
 //!
 //! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!

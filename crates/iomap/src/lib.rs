@@ -1,4 +1,4 @@
-//! Sheave floor 3: the interface between rings and files, and the one direct-I/O engine.
+//! Sheave floor 5: the interface between rings and files, and the one direct-I/O engine.
 //!
 //! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!

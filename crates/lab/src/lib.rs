@@ -26,7 +26,7 @@
 //! | [`peer`] | a job file run by the real fio |
 //! | `stored`, `serial` | a report read again from its JSON |
 //! | `names` | short forms of names |
-//! | [`table`], [`html`], [`markdown`] | the tables, the page, and the generated part of docs/lab.md |
+//! | [`table`], [`html`], [`markdown`] | the tables, the page, and the generated part of docs/internals/lab.md |
 //! | [`command`] | the program `sheave-lab` |
 #![cfg(sheave_lab)]
 

@@ -1,4 +1,4 @@
-//! A run as Markdown tables: the generated part of `docs/lab.md`, so that no figure there is typed by hand.
+//! A run as Markdown tables: the generated part of `docs/internals/lab.md`, so that no figure there is typed by hand.
 //!
 //! Owns the text. `cargo xtask lab --write` puts it between the markers of the page.
 

@@ -2,7 +2,7 @@
 //!
 //! The counts come from a simulation that runs the product's code ([`counted`]). The time of a transfer from another
 //! core comes from a publication ([`machines`]). No parameter is fitted, so the prediction can fail, and the comparison
-//! with the published points says for each whether it holds. The reasons are in `docs/scaling-model.md`.
+//! with the published points says for each whether it holds. The reasons are in `docs/internals/scaling-model.md`.
 //!
 //! A core that works on an I/O is a customer of a closed queueing network ([`queue`]). The line or lock that moves most
 //! is a server with one customer at a time. Private work, and transfers of all other lines, are thinking:

@@ -8,8 +8,9 @@
 //!
 //! Owns the subset of fio's options that a run can do with their exact meaning, and the error messages for the rest. An
 //! option that is not in [`SETTINGS`], a value with a different meaning here, and a second job are errors with the
-//! file, the line and the section. Options that do not change the work are accepted and ignored. `docs/jobs.md`
-//! explains each option; a test compares its tables with [`SETTINGS`] and [`REFUSED`](refused::REFUSED).
+//! file, the line and the section. Options that do not change the work are accepted and ignored.
+//! `docs/reference/jobs.md` explains each option; a test compares its tables with [`SETTINGS`] and
+//! [`REFUSED`](refused::REFUSED).
 //!
 //! * J1. An accepted job has the same meaning in fio: fio's defaults are the defaults here (buffered I/O, one I/O in
 //!   flight, blocks of 4 KiB, sequential reads, an end after one pass over the file), and a job for which the two

@@ -1,4 +1,4 @@
-//! Sheave floor 6b: the driver `nbd:`, a block device on an export of an NBD server.
+//! Sheave floor 10: the driver `nbd:`, a block device on an export of an NBD server.
 //!
 //! ```text
 //! nbd:unix:PATH[,export=NAME]     nbd:HOST:PORT[/EXPORT]     nbd:"unix:/run/a,b.sock",connections=2,timeout=10s

@@ -1,4 +1,4 @@
-//! Sheave floor 5: the server side of the NBD protocol, as a state machine over bytes.
+//! Sheave floor 7: the server side of the NBD protocol, as a state machine over bytes.
 //!
 //! Not part of the stable interface of the crate `sheave`: public items may change in any version.
 //!

@@ -1,4 +1,4 @@
-//! Sheave floor 6b: the driver `rbd:`, an image of a Ceph cluster.
+//! Sheave floor 10: the driver `rbd:`, an image of a Ceph cluster.
 //!
 //! ```text
 //! rbd:POOL/IMAGE[@SNAP][,conf=PATH][,id=USER][,keyring=PATH][,namespace=NAME]

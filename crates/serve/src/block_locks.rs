@@ -66,7 +66,10 @@ pub(crate) enum Standing {
     Apart,
     /// Began without an entry, as no block of its range was being rewritten.
     Free,
-    Entry { locks: Arc<BlockLocks>, ticket: u64 },
+    Entry {
+        locks: Arc<BlockLocks>,
+        ticket: u64,
+    },
 }
 
 /// A question to a reactor: are changes without an entry under way on the blocks that this entry rewrites?

@@ -1,4 +1,4 @@
-//! Sheave floor 5b: reactors that serve files over sockets.
+//! Sheave floor 8: reactors that serve files over sockets.
 //!
 //! Not part of the stable interface of the crate `sheave`: public names here may change with any version.
 //!

@@ -1,7 +1,7 @@
 //! The cases in which the instructions of an I/O are counted: arguments for `examples/hot_loop.rs`.
 //!
 //! Owns the one list ([`CASES`]), which `tests/budgets` guards and `cargo xtask bench counts` puts into
-//! docs/performance.md, the length of a run, and the arguments with which cargo builds the counted programs
+//! docs/reference/performance.md, the length of a run, and the arguments with which cargo builds the counted programs
 //! ([`Profile::builds`]). Does not run anything.
 //!
 //! I1: no two cases have the same arguments, and the cases that need a kernel ring come last.

@@ -1,4 +1,4 @@
-//! Sheave floor 4: rings with the kernel's SQEs and CQEs over the block layer.
+//! Sheave floor 6: rings with the kernel's SQEs and CQEs over the block layer.
 //!
 //! Not covered by the stability promise of the crate `sheave`: public items may change with any version.
 //!
@@ -16,7 +16,7 @@
 //! | `times`, `count` | statistics of I/O on files |
 //! | `task_work`, [`io_wq`] | the path from other threads to a ring; work that may block |
 //! | `blocking`, `file_work` | the parts of a request that need a worker, and their batches |
-//! | `offload`, `held_file`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
+//! | `offload`, `held_file`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and its ring |
 //! | [`work_done`] | the result of a worker's work, and its encoding for the ring |
 //! | [`sockets`] | a ring as the engine of a server |
 //! | [`rsrc`] | file table, registered files and buffers |

@@ -1,7 +1,7 @@
 //! The submission queue entry: the kernel's `struct io_uring_sqe`, 64 bytes, same fields, same numbers.
 //!
 //! Owns the layout and the constants of the UAPI. Their meaning in Sheave is in [`opdef`](crate::opdef) and the modules
-//! of [`crate::op`]; differences from the kernel are listed in `docs/compat.md`.
+//! of [`crate::op`]; differences from the kernel are listed in `docs/reference/compat.md`.
 
 /// An SQE. Unions of the UAPI carry the name of their first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

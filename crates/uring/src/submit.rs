@@ -1,7 +1,7 @@
 //! Submission: from SQEs to issued requests.
 //!
 //! Owns the checks that all operations share, the assembly of chains, and drains. The order of the checks is the
-//! kernel's (see `docs/compat.md`), and so is the effect of an error at each step on a chain and on a drain.
+//! kernel's (see `docs/reference/compat.md`), and so is the effect of an error at each step on a chain and on a drain.
 //!
 //! Invariants:
 //! - I1: every SQE taken gives its slot to exactly one of: issue, a chain, the deferred list, or its error CQE.

@@ -1,5 +1,5 @@
-//! Links, hard links, drains and skips: all short programs against the rules of docs/compat.md, and chains that wait
-//! for a device.
+//! Links, hard links, drains and skips: all short programs against the rules of docs/reference/compat.md, and chains
+//! that wait for a device.
 
 use std::time::Duration;
 

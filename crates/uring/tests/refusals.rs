@@ -1,4 +1,4 @@
-//! Every invalid SQE gives its `-errno` as a CQE, as docs/compat.md says, and nothing of it reaches a device.
+//! Every invalid SQE gives its `-errno` as a CQE, as docs/reference/compat.md says, and nothing of it reaches a device.
 
 use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, IOSQE_IO_LINK, RWF_HIPRI, RWF_SYNC, Sqe, opcode,

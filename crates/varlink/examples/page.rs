@@ -1,5 +1,6 @@
 //! Writes the page about an interface definition:
-//! `cargo run -p sheave-varlink --example page crates/daemon/src/api/io.sheave.Control.varlink docs/control.md`.
+//! `cargo run -p sheave-varlink --example page INTERFACE PAGE`, with `crates/daemon/src/api/io.sheave.Control.varlink`
+//! and `docs/reference/control.md`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

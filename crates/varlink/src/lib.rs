@@ -1,4 +1,4 @@
-//! Sheave floor 5: varlink over unix sockets.
+//! Sheave floor 7: varlink over unix sockets.
 //!
 //! Not part of the stable interface of the crate `sheave`: public items may change in any version.
 //!

@@ -7,9 +7,9 @@
 //! cargo bench -p sheave-vol --bench hostile -- leaf 20    # so many openings of each, for a profile: the median
 //! ```
 //!
-//! Owns no judgement: docs/volumes.md has what these are to be, and `tests/hostile.rs` that they are refused. Each pool
-//! has a journal of 64 MiB, the largest, full of records of one kind. Time is that of this thread on the processor. The
-//! device is `ram:`, whose memory is there before.
+//! Owns no judgement: docs/concepts/volumes.md has what these are to be, and `tests/hostile.rs` that they are refused.
+//! Each pool has a journal of 64 MiB, the largest, full of records of one kind. Time is that of this thread on the
+//! processor. The device is `ram:`, whose memory is there before.
 
 #[path = "../tests/support/hostile.rs"]
 mod hostile;

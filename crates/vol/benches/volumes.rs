@@ -4,8 +4,8 @@
 //! cargo bench -p sheave-vol --bench volumes -- --volumes 10000
 //! ```
 //!
-//! Owns no judgement: docs/volumes.md has what these are to be. Time is that of this thread on the processor, so that a
-//! busy machine says nearly what an idle one says. The device is `ram:`.
+//! Owns no judgement: docs/concepts/volumes.md has what these are to be. Time is that of this thread on the processor,
+//! so that a busy machine says nearly what an idle one says. The device is `ram:`.
 
 use sheave_base::status::Status;
 use sheave_drivers::open_device;

@@ -1,4 +1,4 @@
-//! Sheave floor 4: pools of space on any device, and the thin volumes in them.
+//! Sheave floor 6: pools of space on any device, and the thin volumes in them.
 //!
 //! Not a part of what the crate `sheave` promises: the public items here may change with any version.
 //!

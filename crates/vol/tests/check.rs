@@ -174,7 +174,7 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
                 assert!(spare, "block {at} of kind {kind}: opens, and yet {:#?}", found.findings);
             }
             Ok(_) => {
-                // Damage to the last commit before a crash looks like a torn commit: docs/on-disk-format.md.
+                // Damage to the last commit before a crash looks like a torn commit: docs/reference/on-disk-format.md.
                 assert_eq!(
                     (kind, last_commit),
                     (kind::JOURNAL, 0),

@@ -1,7 +1,7 @@
 //! Pools and volumes through the public API: one program, with a module for each subject.
 //!
 //! Tests that measure the whole process have their own programs: allocations (`no_alloc.rs`) and memory (`memory.rs`).
-//! So has `placement.rs`, which docs/volumes.md names for its figures.
+//! So has `placement.rs`, which docs/concepts/volumes.md names for its figures.
 #![cfg(not(shuttle))]
 
 mod support;

@@ -91,7 +91,7 @@ fn a_section_of_the_page_is_replaced() {
 
 #[test]
 fn the_pages_have_every_section_and_no_other() {
-    let pages = ["README.md", "docs/performance.md"];
+    let pages = ["README.md", "docs/reference/performance.md"];
     let text = |page| std::fs::read_to_string(workspace::root().join(page)).expect("it is there");
     for section in SECTIONS {
         assert!(pages.contains(&section.page()), "{}", section.name);

@@ -1,5 +1,5 @@
-//! Checks `docs/compat.md`. The page must name every opcode and every set-up flag of the kernel's ring, supported or
-//! not. In its table of liburing's tests, a row with "same" must name an existing test of ours.
+//! Checks `docs/reference/compat.md`. The page must name every opcode and every set-up flag of the kernel's ring,
+//! supported or not. In its table of liburing's tests, a row with "same" must name an existing test of ours.
 //!
 //! A row is a line of the table below the heading [`HEADING`]: programs, their result here, and our tests or the
 //! reason. The names of tests are the code spans behind the last colon of the last cell, or all code spans of a cell
@@ -11,7 +11,7 @@ use super::finding::Finding;
 use super::tree::Tree;
 
 /// The page, and the heading above its table.
-const PAGE: &str = "docs/compat.md";
+const PAGE: &str = "docs/reference/compat.md";
 const HEADING: &str = "### liburing's own tests";
 
 const OPCODES: &str = "NOP READV WRITEV FSYNC READ_FIXED WRITE_FIXED POLL_ADD POLL_REMOVE SYNC_FILE_RANGE SENDMSG \

@@ -1,5 +1,5 @@
 //! Checks the durability contract against its tests. A test must cite every row of the table in the page on volumes,
-//! tests must cite no missing row, and the page on testing must name existing tests for each row.
+//! tests must cite no missing row, and a page beside the tests of `crates/vol` must name existing tests for each row.
 //!
 //! A row is a line of the table that begins with its number, as `| V7 |`. A test cites it by the number as a whole
 //! word, in code, text or comment. Only crates that keep or test the contract are searched, because elsewhere such a
@@ -13,8 +13,9 @@ use super::lexer::find_word;
 use super::tree::Tree;
 
 /// The page with the contract's table.
-const PAGE: &str = "docs/volumes.md";
-const PROOFS: &str = "docs/testing.md";
+const PAGE: &str = "docs/concepts/volumes.md";
+/// The page that names the tests of each row.
+const PROOFS: &str = "crates/vol/tests/CONTRACT.md";
 /// Folders with tests of the contract.
 const TESTS: &[&str] = &["crates/vol/", "crates/sim/", "crates/cli/tests/", "crates/nbd-client/", "tests/"];
 /// Highest number to search for, above that of any row.
@@ -46,7 +47,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds rows for which the page on testing names no test, and missing tests that it names.
+/// Finds rows for which [`PROOFS`] names no test, and missing tests that it names.
 fn check_proofs(tree: &Tree, rows: &BTreeMap<u32, usize>, findings: &mut Vec<Finding>) {
     let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PROOFS) else { return };
     let mut named = Vec::new();

@@ -48,8 +48,8 @@ pub struct BenchArgs {
     #[arg(value_name = "SPEC", default_value = "", hide_default_value = true, required_unless_present = "job")]
     pub spec: String,
 
-    /// Do what this fio job file says (docs/jobs.md has the options that are known). SPEC then takes the place of its
-    /// filename, --runtime or --ios that of its length, --depth that of its depth, --cpu that of its CPUs.
+    /// Do what this fio job file says (docs/reference/jobs.md has the options that are known). SPEC then takes the
+    /// place of its filename, --runtime or --ios that of its length, --depth that of its depth, --cpu that of its CPUs.
     #[arg(long, value_name = "FILE", help_heading = "Work",
           conflicts_with_all = ["rw", "bs", "mix", "range", "dsync", "seed", "batch", "batch_complete", "threads",
                                 "poll", "fixed_buffers", "rate"])]

@@ -31,7 +31,7 @@ Examples:
   sheave serve 'pool.img#root' --nbd unix:/run/root.sock --web 9180
         with a status page at http://127.0.0.1:9180/
   sheave serve --config /etc/sheave/sheave.toml --standby
-        on two hosts with one Ceph cluster: the second takes over when the first dies (docs/operate.md)
+        on two hosts with one Ceph cluster: the second takes over when the first dies (docs/operate/pools.md)
 
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
 makes no sense. With --check: 0 all of it would be served, 1 some of it would not, 2 it would not start.";
@@ -60,7 +60,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     pub search: Vec<std::path::PathBuf>,
 
-    /// Serve what this file says: several pools and exports, that can change while it runs (docs/serve.md).
+    /// Serve what this file says: several pools and exports, that can change while it runs (docs/operate/serve.md).
     #[arg(
         long,
         value_name = "FILE",
@@ -123,7 +123,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub read_only: bool,
 
-    /// How fast it may be, for all clients together: iops=N, bps=BYTES, burst=TIME (docs/serve.md).
+    /// How fast it may be, for all clients together: iops=N, bps=BYTES, burst=TIME (docs/operate/serve.md).
     #[arg(long, value_name = "LIMIT")]
     pub limit: Option<Limit>,
 

@@ -1,4 +1,4 @@
-//! `docs/json.md` has every field that a command prints, and no other.
+//! `docs/reference/json.md` has every field that a command prints, and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::sheave::{Dir, no_io_uring};
 
-const PAGE: &str = include_str!("../../../../docs/json.md");
+const PAGE: &str = include_str!("../../../../docs/reference/json.md");
 
 /// A field of a section.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Page {
             }
             Value::Array(items) if path.is_empty() => items.iter().for_each(|item| self.look(section, "", item, seen)),
             Value::Array(items) => items.iter().for_each(|item| self.look(section, &format!("{path}[]"), item, seen)),
-            _ => panic!("docs/json.md, section `{section}`: `{path}` is missing ({value})"),
+            _ => panic!("docs/reference/json.md, section `{section}`: `{path}` is missing ({value})"),
         }
     }
 }
@@ -98,7 +98,7 @@ fn prepare(dir: &Dir) {
     fs::write(dir.path("bad.img"), bytes).expect("written");
 }
 
-/// Whether a block is a leaf of a map, by `docs/on-disk-format.md`.
+/// Whether a block is a leaf of a map, by `docs/reference/on-disk-format.md`.
 fn is_leaf(block: &[u8]) -> bool {
     block.starts_with(b"SHVE") && block[4..6] == [3, 0]
 }
@@ -170,5 +170,5 @@ fn the_page_has_every_field_and_no_other() {
         .filter(|(section, path, field)| !field.only && !seen.contains(&((*section).clone(), (*path).clone())))
         .map(|(section, path, _)| format!("{section}: {path}"))
         .collect();
-    assert!(missing.is_empty(), "docs/json.md has what no command printed: {missing:#?}");
+    assert!(missing.is_empty(), "docs/reference/json.md has what no command printed: {missing:#?}");
 }

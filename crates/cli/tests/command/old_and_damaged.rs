@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::sheave::{Dir, no_io_uring};
 
-/// Kinds of metadata blocks, as `docs/on-disk-format.md` has them: pages of maps.
+/// Kinds of metadata blocks, as `docs/reference/on-disk-format.md` has them: pages of maps.
 const LEAF: [u8; 2] = [3, 0];
 const INDEX: [u8; 2] = [4, 0];
 

@@ -12,7 +12,7 @@ use crate::sheave::{Dir, Said, no_io_uring};
 
 const BLOCK: usize = 4096;
 
-/// Kinds of metadata blocks, as `docs/on-disk-format.md` has them.
+/// Kinds of metadata blocks, as `docs/reference/on-disk-format.md` has them.
 const SUPERBLOCK: u8 = 1;
 const JOURNAL: u8 = 2;
 const LEAF: u8 = 3;

@@ -1,7 +1,7 @@
-//! A month of nights as docs/operate.md has them: the commands are taken out of the page, so that page and test cannot
-//! differ. Twenty volumes in two pools are backed up to a second pool with retention on both sides, one of them to
-//! files too. A night fails in the middle and is repeated, another is left out, a pool grows and the server is started
-//! again, and there is a restore drill.
+//! A month of nights as docs/operate/pools.md has them: the commands are taken out of the page, so that page and test
+//! cannot differ. Twenty volumes in two pools are backed up to a second pool with retention on both sides, one of them
+//! to files too. A night fails in the middle and is repeated, another is left out, a pool grows and the server is
+//! started again, and there is a restore drill.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use sheave_base::rng::Rng;
 use crate::daemon::{Daemon, ask_ok};
 use crate::sheave::{Dir, Said, no_io_uring};
 
-const PAGE: &str = include_str!("../../../../docs/operate.md");
+const PAGE: &str = include_str!("../../../../docs/operate/pools.md");
 const POOLS: [&str; 2] = ["red", "blue"];
 const VOLUMES: usize = 10;
 const NIGHTS: usize = 30;
@@ -20,7 +20,7 @@ const KEPT: usize = 4;
 /// The block of shell of the page that is called so.
 fn script(name: &str) -> &'static str {
     let begin = format!("```sh {name}\n");
-    let (_, rest) = PAGE.split_once(&begin).unwrap_or_else(|| panic!("docs/operate.md has no block `{name}`"));
+    let (_, rest) = PAGE.split_once(&begin).unwrap_or_else(|| panic!("docs/operate/pools.md has no block `{name}`"));
     rest.split_once("```").expect("the block ends").0
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PAGE: &str = include_str!("../../../../docs/operate.md");
+const PAGE: &str = include_str!("../../../../docs/operate/pools.md");
 
 const KINDS: [Kind; 24] = [
     Kind::PoolFailed,
@@ -36,14 +36,14 @@ fn problem(kind: Kind) -> Problem {
     Problem { kind, about, cause: "cause".into(), fix: "Fix".into(), since: Instant::now() }
 }
 
-/// `docs/operate.md` has a row for each kind, with its severity.
+/// `docs/operate/pools.md` has a row for each kind, with its severity.
 #[test]
 fn the_page_lists_every_kind() {
     for (at, kind) in KINDS.into_iter().enumerate() {
         assert_eq!(at, kind as usize, "the list of this test lacks a kind");
         let (name, severity) = kind.words();
         let row = format!("| `{name}` | {} |", severity.name());
-        assert!(PAGE.contains(&row), "docs/operate.md lacks: {row}");
+        assert!(PAGE.contains(&row), "docs/operate/pools.md lacks: {row}");
     }
     assert_eq!(PAGE.matches(" | critical | ").count() + PAGE.matches(" | warning | ").count(), KINDS.len());
 }

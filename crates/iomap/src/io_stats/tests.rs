@@ -41,7 +41,7 @@ fn a_cell_that_goes_leaves_its_counts() {
 
 #[test]
 fn a_cell_takes_no_more_than_its_pages_say() {
-    // docs/observe.md states this cost, per open file and ring.
+    // docs/operate/observe.md states this cost, per open file and ring.
     let readings = NR_IO_KINDS * 4 * LATENCY_CELLS * 4;
     let histograms = (NR_IO_KINDS + 2) * (LATENCY_CELLS + 5 * STAGE_CELLS) * 8;
     let all = readings + histograms + size_of::<IoCell>() + size_of::<RecordStats>();

@@ -18,7 +18,7 @@ pub use wq::WqArgs;
 const EXAMPLES: &str = "\
 Each experiment runs the same stack with one thing changed: without the mechanism (before), as
 the thread on the mailing list had it (seed), as Sheave has it (after). Arms take turns; a change
-pairs turns of the same round and comes with its 95 % interval. How to read it: docs/lab.md
+pairs turns of the same round and comes with its 95 % interval. How to read it: docs/internals/lab.md
 
 Examples:
   sheave-lab all --quick
@@ -87,7 +87,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = point, help_heading = "How much")]
     pub point: Option<Point>,
 
-    /// Measure the point alone that this fio job file describes (docs/jobs.md).
+    /// Measure the point alone that this fio job file describes (docs/reference/jobs.md).
     #[arg(long, value_name = "FILE", conflicts_with = "point", help_heading = "How much")]
     pub job: Option<PathBuf>,
 
@@ -119,7 +119,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_RUN, help_heading = "Output")]
     pub from: Option<PathBuf>,
 
-    /// Write the figures as tables of Markdown, as docs/lab.md has them.
+    /// Write the figures as tables of Markdown, as docs/internals/lab.md has them.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub markdown: Option<PathBuf>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Queues are sharded, workers are not: a submitter pushes to its home shard. A running worker takes one client's batch
 //! at a time, round-robin over the shards that a bitmap marks as non-empty, and sleeps only after it has found all
-//! shards empty. `docs/io-wq.md` follows one item through the pool.
+//! shards empty. `docs/internals/io-wq.md` follows one item through the pool.
 //!
 //! | module | holds |
 //! |---|---|

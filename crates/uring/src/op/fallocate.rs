@@ -69,7 +69,7 @@ fn begin(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     if (off | len) & u64::from(file.block_mask()) != 0 {
         return Err(errno::EINVAL);
     }
-    // Refused only here: `docs/compat.md` fixes the order of these checks.
+    // Refused only here: `docs/reference/compat.md` fixes the order of these checks.
     if plain {
         return Err(errno::EOPNOTSUPP);
     }

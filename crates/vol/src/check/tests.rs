@@ -259,7 +259,8 @@ fn a_damaged_journal_block_is_named_unless_a_crash_can_have_left_it() {
             disk.change(at, damage);
             let found = report(&disk);
             if number == 2 {
-                // A torn last commit cannot be told from one that rotted: documented in docs/on-disk-format.md.
+                // A torn last commit cannot be told from one that rotted: documented in
+                // docs/reference/on-disk-format.md.
                 assert_eq!(found.findings, [], "{how}");
                 continue;
             }

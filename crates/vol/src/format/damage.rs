@@ -100,7 +100,7 @@ pub enum Damage {
     /// A field has an invalid value.
     #[error("its field '{field}' is {value}, which {why}")]
     Field {
-        /// Name of the field in `docs/on-disk-format.md`.
+        /// Name of the field in `docs/reference/on-disk-format.md`.
         field: &'static str,
         /// Value of the field.
         value: u64,

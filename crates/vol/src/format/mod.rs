@@ -2,7 +2,8 @@
 //!
 //! Owns the structures as they lie on the device (little-endian, no padding, no alignment) and the numbers that bound
 //! them. [`superblock`], [`record`], [`journal`] and [`page`] encode and decode them; no other module reads or writes
-//! their bytes. `docs/on-disk-format.md` has the same tables with the reason for each field; a test compares the two.
+//! their bytes. `docs/reference/on-disk-format.md` has the same tables with the reason for each field; a test compares
+//! the two.
 //!
 //! Invariants:
 //! - F1: each metadata block is 4 KiB at a multiple of 4 KiB and begins with a [`Header`], whose CRC32C covers the

@@ -1,12 +1,12 @@
-//! Compares the tables of `docs/on-disk-format.md` with this module: the offset and size of each field, and the value
-//! of each constant.
+//! Compares the tables of `docs/reference/on-disk-format.md` with this module: the offset and size of each field, and
+//! the value of each constant.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 use super::*;
 
-const PAGE: &str = include_str!("../../../../docs/on-disk-format.md");
+const PAGE: &str = include_str!("../../../../docs/reference/on-disk-format.md");
 
 /// Offset, bytes and name of each field.
 type Rows = Vec<(usize, usize, String)>;
@@ -151,7 +151,7 @@ fn the_page_has_every_field_where_it_is() {
     let mut page = tables();
     for (name, rows) in layouts() {
         let documented = page.remove(name).unwrap_or_default();
-        assert_eq!(documented, rows, "`{name}` in docs/on-disk-format.md and in format.rs");
+        assert_eq!(documented, rows, "`{name}` in docs/reference/on-disk-format.md and in format.rs");
     }
     assert_eq!(page, BTreeMap::new(), "tables of structures that are not in format.rs");
 }
@@ -262,7 +262,7 @@ fn the_page_has_the_leaves_of_every_unit_size() {
             HEADER + (8 + bitmap) * g.leaf_entries,
             (g.leaf_entries as u64 * u64::from(g.unit_bytes)) >> 20,
         );
-        assert!(PAGE.contains(&row), "docs/on-disk-format.md lacks the row\n{row}");
+        assert!(PAGE.contains(&row), "docs/reference/on-disk-format.md lacks the row\n{row}");
     }
 }
 

@@ -27,8 +27,8 @@ fn a_test_that_is_not_there_is_found() {
     assert_eq!(
         findings(rows),
         [
-            "docs/compat.md:9: `a_nop_begins`: there is no such test",
-            "docs/compat.md:10: `no_test`: there is no such test"
+            "docs/reference/compat.md:9: `a_nop_begins`: there is no such test",
+            "docs/reference/compat.md:10: `no_test`: there is no such test"
         ]
     );
 }

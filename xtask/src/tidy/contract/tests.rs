@@ -13,7 +13,8 @@ fn findings(files: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn a_row_without_a_test_is_found() {
     let test = "//! Tests.\n\n/// V1, V12.\n#[test]\nfn writes() {}\n";
-    assert_eq!(findings(&[("crates/vol/tests/a.rs", test)]), ["docs/volumes.md:6: V2: no test cites this row"]);
+    let found = findings(&[("crates/vol/tests/a.rs", test)]);
+    assert_eq!(found, ["docs/concepts/volumes.md:6: V2: no test cites this row"]);
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn a_citation_without_a_row_is_found() {
     let test = "//! V1 V2 V12.\nfn x() { assert!(y, \"V3\"); }\n";
     assert_eq!(
         findings(&[("crates/sim/tests/a.rs", test)]),
-        ["crates/sim/tests/a.rs:2: V3: docs/volumes.md has no such row"]
+        ["crates/sim/tests/a.rs:2: V3: docs/concepts/volumes.md has no such row"]
     );
 }
 
@@ -38,9 +39,15 @@ fn a_row_without_a_named_test_and_a_name_without_a_test_are_found() {
     let test = "/// V1, V2, V12.\n#[test]\nfn writes() {}\nfn helper() {}\n";
     let proofs = "# Testing\n\n| V1, V12 | `writes` |\n| V2 | `helper`, `gone` |\n";
     let found = findings(&[("crates/vol/tests/a.rs", test), (PROOFS, proofs)]);
-    assert_eq!(found, ["docs/testing.md:4: there is no test `helper`", "docs/testing.md:4: there is no test `gone`"]);
+    assert_eq!(
+        found,
+        [
+            "crates/vol/tests/CONTRACT.md:4: there is no test `helper`",
+            "crates/vol/tests/CONTRACT.md:4: there is no test `gone`"
+        ]
+    );
     let found = findings(&[("crates/vol/tests/a.rs", test), (PROOFS, "| V1, V12 | `writes` |\n| V2 | none |\n")]);
-    assert_eq!(found, ["docs/testing.md:2: names no test"]);
+    assert_eq!(found, ["crates/vol/tests/CONTRACT.md:2: names no test"]);
     let found = findings(&[("crates/vol/tests/a.rs", test), (PROOFS, "| V1, V12 | `writes` |\n")]);
-    assert_eq!(found, ["docs/volumes.md:6: V2: docs/testing.md names no test of this row"]);
+    assert_eq!(found, ["docs/concepts/volumes.md:6: V2: crates/vol/tests/CONTRACT.md names no test of this row"]);
 }

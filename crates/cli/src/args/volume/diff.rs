@@ -26,8 +26,8 @@ Examples:
   sheave volume export-diff 'pool.img#root@tuesday' --from @monday --format v1 - | rbd import-diff - rbd/root
         into Ceph, which takes version 1
 
-What changed is read, and what was copied beside it, to be told apart. docs/operate.md has a backup with diffs from end
-to end.";
+What changed is read, and what was copied beside it, to be told apart. docs/operate/pools.md has a backup with diffs
+from end to end.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:

@@ -18,7 +18,7 @@ Examples:
         a pool as it was before
   sheave-lab wq --work spin:500ns --hashed 50 --json
 
-Times take ns, us, ms, s. What the figures mean: docs/io-wq.md";
+Times take ns, us, ms, s. What the figures mean: docs/internals/io-wq.md";
 
 /// Arguments of `sheave-lab wq`.
 #[derive(Debug, Clone, Args)]

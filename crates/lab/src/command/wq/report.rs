@@ -1,6 +1,6 @@
 //! The result of `sheave-lab wq`: medians over the turns, as a table or as one JSON object.
 //!
-//! Names that `sheave bench` also has mean the same. `docs/io-wq.md` explains the others.
+//! Names that `sheave bench` also has mean the same. `docs/internals/io-wq.md` explains the others.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The rows of `docs/compat.md` about timeouts, one test per sentence.
+//! The rows of `docs/reference/compat.md` about timeouts, one test per sentence.
 
 use std::time::{Duration, Instant};
 

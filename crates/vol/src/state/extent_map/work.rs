@@ -15,8 +15,8 @@ use super::tree::Tree;
 use crate::format::journal::Bounds;
 
 /// Most entries visited under one hold of the pool's lock. The largest hold undoes a copy, and visits the used slots of
-/// two tops; a commit, or a part of the deferred-free queue, visits far fewer. `docs/volumes.md` has the bound of each
-/// holder.
+/// two tops; a commit, or a part of the deferred-free queue, visits far fewer. `docs/concepts/volumes.md` has the bound
+/// of each holder.
 #[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_HELD: u64 = 1 << 19;
 
