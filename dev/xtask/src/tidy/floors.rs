@@ -1,0 +1,153 @@
+//! Checks the layering of crates ("floors"): a crate names only crates on lower floors, in its Cargo.toml and in its
+//! code.
+//!
+//! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. No crate depends on one of
+//! the top floor ("roof"). `testkit` is for tests only.
+
+use std::fmt;
+
+use super::finding::Finding;
+use super::lexer::is_word;
+use super::tree::Tree;
+use crate::workspace::{self, parse_manifest};
+
+struct Room {
+    /// Name after `sheave-`; the facade and xtask have their whole names.
+    name: &'static str,
+    floor: Floor,
+}
+
+/// The number of a floor, as ARCHITECTURE.md has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Floor(u8);
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The public library, which assembles the crates below it.
+const FACADE: Room = Room { name: "sheave", floor: Floor(9) };
+/// Lowest floor on which no other crate depends.
+const ROOF: Floor = Floor(13);
+const XTASK: Room = Room { name: "xtask", floor: Floor(14) };
+/// Drivers written as outside crates write them. They may name all crates, and no crate names them.
+const OUTSIDE: Room = Room { name: "outside", floor: ROOF };
+/// The folder of those drivers.
+const OUTSIDE_DIR: &str = "tests/drivers/";
+/// The fuzzers: a workspace of their own, whose programs name the code they fuzz.
+const FUZZ: Room = Room { name: "fuzz", floor: ROOF };
+/// For the tests of all floors.
+const TESTKIT: &str = "testkit";
+
+const ROOMS: &[Room] = &[
+    Room { name: TESTKIT, floor: Floor(0) },
+    Room { name: "base", floor: Floor(1) },
+    Room { name: "kring", floor: Floor(2) },
+    Room { name: "blk", floor: Floor(3) },
+    Room { name: "drivers", floor: Floor(4) },
+    Room { name: "conformance", floor: Floor(5) },
+    Room { name: "iomap", floor: Floor(5) },
+    Room { name: "uring", floor: Floor(6) },
+    Room { name: "vol", floor: Floor(6) },
+    Room { name: "nbd", floor: Floor(7) },
+    Room { name: "varlink", floor: Floor(7) },
+    Room { name: "serve", floor: Floor(8) },
+    Room { name: "nbd-client", floor: Floor(10) },
+    Room { name: "rbd", floor: Floor(10) },
+    Room { name: "load", floor: Floor(11) },
+    Room { name: "daemon", floor: Floor(12) },
+    Room { name: "lab", floor: ROOF },
+    Room { name: "cli", floor: ROOF },
+    Room { name: "sim", floor: ROOF },
+];
+
+/// Finds dependencies and names that do not point to a lower floor.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in &tree.manifests {
+        let Some(from) = room_of(path) else {
+            findings.push(Finding::new(path, 1, "this crate has no floor: add it to the table in tidy/floors.rs"));
+            continue;
+        };
+        for entry in parse_manifest(text).iter().filter(|entry| entry.section.ends_with("dependencies")) {
+            if entry.section.starts_with("workspace") {
+                continue;
+            }
+            let package = entry.key.split('.').next().unwrap_or_default();
+            let for_tests = entry.section.ends_with("dev-dependencies");
+            if let Some(why) = target(package, '-').and_then(|to| forbidden(from, to, for_tests)) {
+                findings.push(Finding::new(path, entry.line, why));
+            }
+        }
+    }
+    for source in &tree.sources {
+        let Some(from) = room_of(&source.path) else { continue };
+        for (at, name) in crate_names(&source.code) {
+            let line = source.line_of(at);
+            if let Some(why) = target(name, '_').and_then(|to| forbidden(from, to, source.is_test_line(line))) {
+                findings.push(Finding::new(&source.path, line, why));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the reason if `from` must not name `to`.
+fn forbidden(from: &Room, to: &Room, for_tests: bool) -> Option<String> {
+    if from.name == to.name {
+        return None;
+    }
+    if to.name == TESTKIT {
+        let ok = for_tests || from.floor == XTASK.floor;
+        return (!ok).then(|| format!("`{}` is for tests only: make it a dev-dependency", to.name));
+    }
+    if to.floor >= ROOF {
+        return Some(format!("nothing depends on `{}`: it is a roof", to.name));
+    }
+    let (a, b) = (from.floor, to.floor);
+    (b >= a).then(|| format!("`{}` (floor {a}) must not name `{}` (floor {b}): arrows point down", from.name, to.name))
+}
+
+/// Returns the crate of a path.
+fn room_of(path: &str) -> Option<&'static Room> {
+    if path.starts_with(OUTSIDE_DIR) {
+        return Some(&OUTSIDE);
+    }
+    let Some(name) = workspace::crate_of(path) else { return Some(&FACADE) };
+    [&FUZZ, &XTASK].into_iter().chain(ROOMS).find(|room| room.name == name)
+}
+
+/// Returns the crate of a package name, if it is one of ours.
+fn target(name: &str, separator: char) -> Option<&'static Room> {
+    match name.strip_prefix("sheave") {
+        Some("") => Some(&FACADE),
+        Some(rest) if rest.strip_prefix(separator).is_some_and(|rest| rest.starts_with(OUTSIDE.name)) => Some(&OUTSIDE),
+        Some(rest) => {
+            let name = rest.strip_prefix(separator)?.replace('_', "-"); // as code writes it
+            ROOMS.iter().find(|room| room.name == name)
+        }
+        None => (name == XTASK.name).then_some(&XTASK),
+    }
+}
+
+/// Returns the words of `code` that may be crates of ours: `sheave_*`, and `sheave` before `::`.
+fn crate_names(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    let bytes = code.as_bytes();
+    code.match_indices("sheave").filter_map(move |(at, word)| {
+        if at > 0 && is_word(bytes[at - 1]) {
+            return None;
+        }
+        // `cfg(sheave_lab)` tests a flag of the build, and names no crate.
+        if ["cfg(", "cfg!(", "not("].iter().any(|before| code[..at].ends_with(before)) {
+            return None;
+        }
+        let end = at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);
+        let name = &code[at..end];
+        (name != word || code[end..].starts_with("::")).then_some((at, name))
+    })
+}
+
+#[cfg(test)]
+mod tests;
