@@ -66,4 +66,83 @@ fn expect_name(path: &PathBuf, passed: &Passed) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    const OTHER: Rights = Rights::Of { uid: 4242 };
+
+    #[test]
+    fn root_and_the_daemons_own_user_have_its_rights_and_nobody_else() {
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!((Rights::of_user(0), Rights::of_user(own)), (Rights::Own, Rights::Own));
+        assert_eq!(Rights::of_user(own + 4242), Rights::Of { uid: own + 4242 });
+    }
+
+    /// Every kind of device, at several depths.
+    #[test]
+    fn nothing_is_opened_by_name_for_another_user() {
+        let cases = [
+            ("file:/etc/shadow,readonly=on", "the file /etc/shadow"),
+            ("file:/etc/made,size=1M", "the file /etc/made"),
+            ("fault:error=0,over=file:/k", "the file /k"),
+            ("partition:size=512,over=file:/k", "the file /k"),
+            ("linear:over=ram:size=1M+file:/k", "the file /k"),
+            ("linear:over=fault:over=partition:over=file:\"/k,l\"", "the file /k,l"),
+            ("fault:over=nbd:unix:/run/a.sock", "the socket /run/a.sock"),
+            ("nbd:host:1/x", "the server host, over the network"),
+            ("linear:over=ram:size=1M+rbd:p/i,id=u", "the cluster of p/i, over the network"),
+        ];
+        for (spec, what) in cases {
+            let refused = OTHER.expect(spec, None).expect_err(spec);
+            assert!(refused.cause().starts_with(what) && refused.cause().contains("user 4242"), "{}", refused.cause());
+            assert!(refused.how_to_mend().is_some());
+            Rights::Own.expect(spec, None).expect(spec);
+        }
+        for spec in ["ram:size=1M", "null:", "fault:seed=1,over=linear:over=ram:size=1M+null:"] {
+            OTHER.expect(spec, None).expect(spec);
+        }
+        for spec in ["vol:/k#v", "/etc/shadow", "odd:x", "fault:over=odd:x", "file:\"/k"] {
+            assert!(OTHER.expect(spec, None).is_err(), "{spec}");
+        }
+    }
+
+    /// A kind that declares nothing would be refused even where its devices are harmless.
+    #[test]
+    fn every_kind_declares_what_it_opens() {
+        for kind in ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"] {
+            assert!(crate::place::is_kind(kind));
+            devices::reaches(&format!("{kind}:")).expect(kind);
+        }
+        let all = devices::reaches("nbd:h:1/x,ca=/ca,cert=/cert,key=/key").expect("a spec");
+        let reads = ["/ca", "/cert", "/key"].map(|path| Reach::Reads(path.into()));
+        assert_eq!(all, [[Reach::Network("the server h".into())].as_slice(), &reads].concat());
+        let all = devices::reaches("rbd:p/i,keyring=/k,conf=/c").expect("a spec");
+        assert_eq!(all[1..], ["/c", "/k"].map(|path| Reach::Reads(path.into())));
+    }
+
+    #[test]
+    fn a_file_that_is_passed_is_called_what_it_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = std::fs::canonicalize(dir.path()).expect("there").join("a.img");
+        std::fs::write(&path, [0; 4096]).expect("written");
+        let link = path.with_file_name("link");
+        std::os::unix::fs::symlink(&path, &link).expect("made");
+        let open = || File::open(&path).expect("there");
+        let passed = Passed { file: open(), lock: open() };
+        let expect = |spec: &str| OTHER.expect(spec, Some(&passed));
+        expect(&format!("file:{},readonly=on", path.display())).expect("its name");
+        for (spec, why) in [
+            (format!("file:{}", link.display()), "is called"),
+            ("file:/etc/shadow".into(), "is called"),
+            (format!("fault:over=file:{}", path.display()), "not a spec of"),
+            ("ram:size=1M".into(), "not a spec of"),
+            (format!("linear:over=file:{}+file:/etc/shadow", path.display()), "not a spec of"),
+        ] {
+            let refused = expect(&spec).expect_err(&spec);
+            assert!(refused.cause().contains(why), "{spec}: {}", refused.cause());
+        }
+        Rights::Own.expect("file:/etc/shadow", Some(&passed)).expect("any name");
+    }
+}

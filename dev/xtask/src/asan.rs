@@ -214,4 +214,17 @@ fn rustc(args: &[&str]) -> Command {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_crate_with_unsafe_code_is_sanitized_in_ci_or_named_for_the_nightly_run() {
+        let part = selection(&Extent::Part);
+        for name in unsafety::packages() {
+            let in_ci = part.windows(2).any(|pair| pair == ["-p", &name]);
+            assert_eq!(in_ci, !NIGHTLY.contains(&name.as_str()), "{name} (I2)");
+        }
+        assert!(part.windows(2).any(|pair| pair == ["-p", FACADE]));
+        assert!(NIGHTLY.iter().all(|name| unsafety::packages().contains(*name)), "nothing is named for nothing");
+    }
+}

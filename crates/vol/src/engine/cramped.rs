@@ -269,4 +269,388 @@ impl State {
 }
 
 #[cfg(all(test, not(shuttle)))]
-mod tests;
+mod tests {
+    use std::sync::{Arc, Condvar, Mutex};
+    use std::time::{Duration, Instant};
+
+    use sheave_base::status::Status;
+
+    use crate::device::block_io::BlockIo;
+    use crate::engine::stock::tests::Rig;
+    use crate::format::JOURNAL_START;
+    use crate::format::journal::Ring;
+    use crate::{CheckOptions, Checksum, OpenOptions, Pool, PoolError, check_device};
+
+    /// A pool that crashed with changes of volume `kept` only in the journal, on a host without space for a page.
+    fn cut_off(checksum: Checksum, changes: u64) -> Rig {
+        let rig = Rig::new(60 << 20, checksum);
+        let pool = rig.open().unwrap();
+        let [kept, gone] = ["kept", "gone"].map(|name| pool.create_volume(name, 1 << 40).unwrap());
+        (0..8).for_each(|unit| rig.write(&gone, unit, 5).unwrap());
+        kept.pool().checkpoint().unwrap();
+        for at in 0..changes {
+            rig.write(&kept, at << 14, 7).unwrap();
+            pool.sync().unwrap();
+        }
+        // Only used pages and data have space, as in a copy of the pool file that leaves out blocks of zeroes.
+        let used = in_use(&pool);
+        drop((kept, gone, pool));
+        fill_host(&rig, &used);
+        rig
+    }
+
+    /// Takes the space of all blocks that are not in `used`, and leaves no room on the host for others.
+    fn fill_host(rig: &Rig, used: &std::collections::HashSet<u64>) {
+        let mut host = rig.host.lock().unwrap();
+        host.written.retain(|block| used.contains(block));
+        host.room = 0;
+    }
+
+    /// Returns the blocks of the pool with content: data, and metadata that is not blank.
+    fn in_use(pool: &Pool) -> std::collections::HashSet<u64> {
+        let inner = &pool.inner;
+        let units = inner.geometry.first_unit..inner.lock().tree.units.counts().total;
+        let blank = |block: u64| {
+            let mut bytes = [0; 4096];
+            inner.io.read(block << 12, &mut bytes).unwrap();
+            bytes == [0; 4096]
+        };
+        let free = |unit: u64| inner.lock().tree.units.next_free(unit) == Some(unit);
+        let blocks = units.filter(|unit| !free(*unit)).flat_map(|unit| (unit << 4)..(unit + 1) << 4);
+        let journal = 0..2 + u64::from(inner.lock().sb.journal_blocks);
+        blocks.filter(|block| !blank(*block)).chain(journal).collect()
+    }
+
+    fn is_clean(rig: &Rig) {
+        let report = check_device(&rig.device, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+    }
+
+    #[test]
+    fn a_delete_needs_no_space_and_gives_it_back() {
+        for checksum in [Checksum::None, Checksum::Crc32c] {
+            let rig = cut_off(checksum, 5);
+            for crash in [true, false] {
+                let pool = rig.open().unwrap_or_else(|error| panic!("{checksum:?}: {error}"));
+                assert!(pool.info().deletes_only && pool.info().host_full, "{:?}", pool.info());
+                let kept = pool.open_volume("kept").unwrap();
+                (0..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7));
+                assert!(rig.write(&kept, 0, 8).is_err(), "it is read");
+                let refused = [
+                    pool.create_volume("new", 4096).map(drop),
+                    pool.snapshot("kept", "s"),
+                    pool.rename("kept", "other"),
+                    pool.resize("kept", 1 << 20),
+                    pool.set_discard(true),
+                ];
+                for error in refused.map(Result::unwrap_err) {
+                    let words = error.to_string();
+                    assert!(matches!(error, PoolError::HostFull { .. }) && words.contains("deletes only"), "{words}");
+                }
+                pool.sync().unwrap();
+                drop(kept);
+                if crash {
+                    drop(pool);
+                } else {
+                    pool.close().unwrap();
+                }
+                is_clean(&rig);
+            }
+            let pool = rig.open().unwrap();
+            pool.delete("gone").unwrap();
+            // The space of the volume is enough: the pool takes all changes again.
+            let info = pool.info();
+            assert!(!info.deletes_only && info.volumes == 1, "{info:?}");
+            let kept = pool.open_volume("kept").unwrap();
+            rig.write(&kept, 0, 8).unwrap();
+            pool.sync().unwrap();
+            drop((kept, pool));
+            is_clean(&rig);
+            let pool = rig.open().unwrap();
+            let kept = pool.open_volume("kept").unwrap();
+            assert_eq!((rig.read(&kept, 0), rig.read(&kept, 1 << 14)), (8, 7));
+            drop(kept);
+            pool.close().unwrap();
+            is_clean(&rig);
+        }
+    }
+
+    /// A pool that crashed as in [`cut_off`], with six more volumes, which are empty.
+    fn with_empty_volumes() -> Rig {
+        let rig = Rig::new(60 << 20, Checksum::None);
+        let pool = rig.open().unwrap();
+        let kept = pool.create_volume("kept", 1 << 40).unwrap();
+        (0..6).for_each(|number| drop(pool.create_volume(&format!("v{number}"), 1 << 20).unwrap()));
+        kept.pool().checkpoint().unwrap();
+        (0..5).for_each(|at| rig.write(&kept, at << 14, 7).unwrap());
+        pool.sync().unwrap();
+        let used = in_use(&pool);
+        drop((kept, pool));
+        fill_host(&rig, &used);
+        rig
+    }
+
+    /// C5: the write of a delete's block fails, with the block on the device or not. The next write goes to the same
+    /// block.
+    #[test]
+    fn a_delete_whose_block_could_not_be_written_is_written_there_again() {
+        for is_done in [false, true] {
+            let rig = with_empty_volumes();
+            let pool = rig.open().unwrap();
+            let state = pool.inner.lock();
+            let (seq, ring) = (state.next_seq, Ring::of(&state.sb));
+            drop(state);
+            // The blanking of the block succeeds.
+            rig.host.lock().unwrap().fails = Some((ring.address(seq) >> 12, 1, is_done));
+            pool.delete("v0").unwrap();
+            assert_eq!(pool.inner.lock().next_seq, seq + 1);
+            assert_eq!(rig.host.lock().unwrap().fails, None, "it has failed once");
+            drop(pool);
+            is_clean(&rig);
+            let pool = rig.open().unwrap_or_else(|error| panic!("it opens again: {error}"));
+            assert_eq!(pool.info().volumes, 6);
+            pool.delete("v1").unwrap();
+            drop(pool);
+            assert_eq!(rig.open().unwrap().info().volumes, 5);
+            is_clean(&rig);
+        }
+    }
+
+    /// Deletes that free no space are durable too, one after the other.
+    #[test]
+    fn deletes_are_durable_one_by_one() {
+        let rig = with_empty_volumes();
+        for number in 0..6 {
+            let pool = rig.open().unwrap();
+            assert!(pool.info().deletes_only && pool.info().volumes == 7 - number, "{number}: {:?}", pool.info());
+            pool.delete(&format!("v{number}")).unwrap();
+            assert!(pool.info().deletes_only, "it had nothing");
+            drop(pool);
+            is_clean(&rig);
+        }
+        // The host has space again: all changes are taken.
+        rig.set_room(1 << 20);
+        let pool = rig.open().unwrap();
+        assert!(!pool.info().deletes_only && pool.info().volumes == 1);
+        let kept = pool.open_volume("kept").unwrap();
+        (0..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7));
+    }
+
+    /// C2: the rest of a torn commit is not replayed after a delete.
+    #[test]
+    fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
+        let rig = Rig::new(60 << 20, Checksum::None);
+        let pool = rig.open().unwrap();
+        let kept = pool.create_volume("kept", 1 << 40).unwrap();
+        drop(pool.create_volume("gone", 1 << 20).unwrap());
+        kept.pool().checkpoint().unwrap();
+        rig.write(&kept, 0, 7).unwrap();
+        pool.sync().unwrap();
+        let first = kept.pool().lock().next_seq;
+        let blocks = u64::from(kept.pool().lock().sb.journal_blocks);
+        // A commit of several blocks, of which the first never reaches the device.
+        let place = |seq: u64| JOURNAL_START + seq % blocks * 4096;
+        let mut old = [0; 4096];
+        pool.inner.io.read(place(first), &mut old).unwrap();
+        (1..400).for_each(|at| rig.write(&kept, at * 3, 9).unwrap());
+        pool.sync().unwrap();
+        let last = kept.pool().lock().next_seq;
+        assert!(last - first > 2, "{first} to {last}");
+        pool.inner.io.write(place(first), &old).unwrap();
+        let used = in_use(&pool);
+        drop((kept, pool));
+        fill_host(&rig, &used);
+        // The units of the torn commit are free but have space; take it away, as if the host had used it for others.
+        let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let used = in_use(&pool);
+        drop(pool);
+        rig.host.lock().unwrap().written.retain(|block| used.contains(block));
+        let pool = rig.open().unwrap();
+        assert!(pool.info().deletes_only, "{:?}", pool.info());
+        for seq in first..last {
+            let mut left = [1; 4096];
+            pool.inner.io.read(place(seq), &mut left).unwrap();
+            assert!(left == [0; 4096], "block {seq} of {first} to {last} is blank before a delete takes its number");
+        }
+        pool.delete("gone").unwrap();
+        drop(pool);
+        let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let kept = pool.open_volume("kept").unwrap();
+        assert_eq!(pool.info().volumes, 1);
+        assert_eq!((rig.read(&kept, 0), rig.read(&kept, 399 * 3)), (7, 0), "the torn commit is no commit");
+        drop(kept);
+        is_clean(&rig);
+    }
+
+    /// C3: a delete whose journal block has no space is refused before it changes anything.
+    #[test]
+    fn a_delete_that_finds_no_block_of_the_journal_is_refused_before_it_begins() {
+        let rig = with_empty_volumes();
+        let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let state = pool.inner.lock();
+        let (next, blocks) = (state.next_seq, u64::from(state.sb.journal_blocks));
+        drop(state);
+        drop(pool);
+        // The next block has space, the blocks behind it have none.
+        let journal = JOURNAL_START / 4096..JOURNAL_START / 4096 + blocks;
+        let used: Vec<u64> = (0..=next).map(|seq| journal.start + seq % blocks).collect();
+        rig.host.lock().unwrap().written.retain(|block| !journal.contains(block) || used.contains(block));
+        let pool = rig.open().unwrap();
+        assert!(pool.info().deletes_only && next + 1 < blocks, "{:?}", pool.info());
+        pool.delete("v0").unwrap();
+        let error = pool.delete("v1").unwrap_err();
+        assert!(matches!(error, PoolError::HostFull { .. }), "{error}");
+        drop(pool.open_volume("v1").unwrap());
+        assert_eq!(pool.info().volumes, 6, "it did not begin");
+        rig.set_room(1 << 20);
+        pool.delete("v1").unwrap();
+        assert_eq!((pool.info().volumes, pool.info().deletes_only), (5, false));
+        drop(pool);
+        is_clean(&rig);
+    }
+
+    /// Free units whose space the first search of an opening misses are punched, so that the host has space for others.
+    #[test]
+    fn free_units_are_punched_for_the_first_checkpoint() {
+        let rig = cut_off(Checksum::None, 5);
+        // The last unit of the pool: 16 blocks.
+        let end = rig.device.size_bytes() >> 12;
+        let mut host = rig.host.lock().unwrap();
+        host.written.extend(end - 16..end);
+        drop(host);
+        let pool = rig.open().unwrap();
+        assert!(!pool.info().deletes_only, "{:?}", pool.info());
+        pool.close().unwrap();
+        is_clean(&rig);
+    }
+
+    /// A pool has space again, but its first checkpoint cannot be written, and the flush after it fails. The list of
+    /// losses then goes into a superblock of the former opening, whose journal is still to be replayed.
+    #[test]
+    fn a_first_checkpoint_that_fails_leaves_the_journal_to_be_replayed() {
+        for slot in [0, 1] {
+            let rig = cut_off(Checksum::None, 5);
+            let pool = rig.open().unwrap();
+            assert!(pool.info().deletes_only, "{:?}", pool.info());
+            rig.host.lock().unwrap().fails = Some((slot, 0, false));
+            pool.delete("gone").unwrap();
+            assert!(!pool.info().deletes_only, "there is room");
+            assert_eq!(rig.host.lock().unwrap().fails, None, "a superblock of the first checkpoint was not written");
+            pool.check_owner().unwrap();
+            let kept = pool.open_volume("kept").unwrap();
+            rig.write(&kept, 0, 8).unwrap();
+            pool.inner.alarm.ring(Status::IoErr);
+            assert!(pool.sync().is_err(), "the flush has failed");
+            drop((kept, pool));
+            is_clean(&rig);
+            let pool = rig.open().unwrap();
+            assert_eq!(pool.info().lost, ["kept"], "slot {slot}");
+            assert_eq!(pool.info().volumes, 1, "slot {slot}: the delete was durable");
+            let kept = pool.open_volume("kept").unwrap();
+            (1..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7, "slot {slot}: commit {at} was durable"));
+        }
+    }
+
+    /// Treatment of writes to one block.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    enum Act {
+        #[default]
+        Pass,
+        /// Fails writes that do not blank the block.
+        Fail,
+        /// Lets the next write that blanks the block wait.
+        Hold,
+        /// A write waits.
+        Held,
+    }
+
+    #[derive(Default)]
+    struct Door {
+        /// Address of the block, and its treatment.
+        act: Mutex<(u64, Act)>,
+        changed: Condvar,
+    }
+
+    impl Door {
+        fn set(&self, act: (u64, Act)) {
+            *self.act.lock().unwrap() = act;
+            self.changed.notify_all();
+        }
+
+        fn wait_while(&self, act: Act) {
+            drop(self.changed.wait_while(self.act.lock().unwrap(), |now| now.1 == act).unwrap());
+        }
+    }
+
+    /// A disk that treats writes to one block as `Door::act` says.
+    struct Gate {
+        io: Box<dyn BlockIo>,
+        door: Arc<Door>,
+    }
+
+    impl BlockIo for Gate {
+        fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+            self.io.read(at, buf)
+        }
+
+        fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+            let (block, act) = *self.door.act.lock().unwrap();
+            match (act, buf.iter().all(|byte| *byte == 0)) {
+                (Act::Fail, false) if at == block => return Err(Status::IoErr),
+                (Act::Hold, true) if at == block => {
+                    self.door.set((block, Act::Held));
+                    self.door.wait_while(Act::Held);
+                }
+                _ => {}
+            }
+            self.io.write(at, buf)
+        }
+
+        fn flush(&self) -> Result<(), Status> {
+            self.io.flush()
+        }
+
+        fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+            self.io.discard(at, len)
+        }
+
+        fn size_bytes(&self) -> u64 {
+            self.io.size_bytes()
+        }
+
+        fn is_sparse(&self) -> bool {
+            self.io.is_sparse()
+        }
+    }
+
+    /// C3: a flush makes an earlier delete durable in the very block that the next delete is about to blank.
+    #[test]
+    fn a_delete_blanks_no_block_that_a_flush_has_just_written() {
+        let rig = with_empty_volumes();
+        let door = Arc::new(Door::default());
+        let pool = rig.open_on(|io| Box::new(Gate { io, door: Arc::clone(&door) }));
+        let state = pool.inner.lock();
+        let block = Ring::of(&state.sb).address(state.next_seq);
+        drop(state);
+        door.set((block, Act::Fail));
+        let error = pool.delete("v0").unwrap_err();
+        assert!(matches!(error, PoolError::NotDurable { .. }), "{error}");
+        door.set((block, Act::Hold));
+        std::thread::scope(|scope| {
+            let deleted = scope.spawn(|| pool.delete("v1"));
+            door.wait_while(Act::Hold);
+            let synced = scope.spawn(|| pool.sync());
+            // The sync waits for the delete, or ends by itself.
+            let until = Instant::now() + Duration::from_millis(500);
+            while !synced.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            door.set((block, Act::Pass));
+            deleted.join().unwrap().unwrap();
+            synced.join().unwrap().unwrap();
+        });
+        drop(pool);
+        is_clean(&rig);
+        assert_eq!(rig.open().unwrap().info().volumes, 5);
+    }
+}

@@ -166,4 +166,288 @@ impl PoolInner {
 }
 
 #[cfg(all(test, not(shuttle)))]
-mod tests;
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::time::{Duration, Instant};
+
+    use sheave_base::grace::Grace;
+    use sheave_base::status::Status;
+    use sheave_drivers::open_device;
+    use sheave_iomap::File;
+    use sheave_iomap::completion_plan::MayBlock;
+    use sheave_iomap::file::FallocateMode;
+
+    use super::{BATCH, LAST, batch};
+    use crate::ops::trim::tests::{Bench, UNIT, bench_with, holds, write};
+    use crate::{CreateOptions, DiscardState, OpenOptions, Pool, PoolError};
+
+    fn sent(bench: &Bench) -> u64 {
+        bench.discards.lock().unwrap().iter().map(|(_, len)| *len / UNIT).sum()
+    }
+
+    /// Waits until `is` returns true; panics after ten seconds.
+    fn until(what: &str, mut is: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn what_is_deleted_goes_back_by_itself_and_nothing_else() {
+        let bench = bench_with(true, true);
+        for (name, units, tag) in [("v", 300, 1), ("kept", 50, 2)] {
+            drop(bench.pool.create_volume(name, 32 << 20).unwrap());
+            write(&bench.pool, name, units, tag);
+        }
+        let free = bench.pool.info().free_bytes;
+        bench.discards.lock().unwrap().clear();
+        bench.pool.delete("v").unwrap();
+        until("all of it is discarded", || sent(&bench) >= 300);
+        assert!(sent(&bench) < 310, "the volume, and pages of its map: {}", sent(&bench));
+        until("nothing is left to do", || bench.pool.info().discard_pending_bytes == 0);
+        assert!(holds(&bench.pool, "kept", 2));
+        let info = bench.pool.info();
+        assert!(info.free_bytes >= free + 300 * UNIT && info.pending_bytes == 0, "{info:?}");
+        let most = bench.discards.lock().unwrap().iter().map(|(_, len)| *len / UNIT).max().unwrap();
+        assert!(most <= BATCH, "{most}");
+    }
+
+    #[test]
+    fn nothing_is_discarded_before_it_is_durably_free_and_unused() {
+        let bench = bench_with(true, false);
+        let pool = &bench.pool;
+        let volume = pool.create_volume("v", 8 << 20).unwrap();
+        write(pool, "v", 20, 1);
+        pool.sync().unwrap();
+        while pool.discard_freed().unwrap() > 0 {}
+        bench.discards.lock().unwrap().clear();
+        volume.fallocate(FallocateMode::PunchHole, 0, 8 * UNIT, &MayBlock::on_worker()).unwrap();
+        assert_eq!((pool.discard_freed().unwrap(), sent(&bench)), (0, 0), "no commit says that they are free");
+        // A reader has looked the map up before.
+        let seat = Grace::seat(volume.grace().unwrap());
+        seat.enter();
+        pool.sync().unwrap();
+        assert_eq!((pool.discard_freed().unwrap(), sent(&bench)), (0, 0), "a read may be under way");
+        seat.leave();
+        assert_eq!((pool.discard_freed().unwrap(), sent(&bench)), (8 * UNIT, 8));
+        assert_eq!(pool.discard_freed().unwrap(), 0);
+        // Units that are in use again are passed over.
+        volume.fallocate(FallocateMode::PunchHole, 8 * UNIT, 8 * UNIT, &MayBlock::on_worker()).unwrap();
+        pool.sync().unwrap();
+        pool.inner.let_go();
+        let listed = pool.info().discard_pending_bytes;
+        drop(pool.create_volume("w", 256 << 20).unwrap());
+        let rest = pool.info().free_bytes / UNIT;
+        write(pool, "w", rest, 3);
+        assert_eq!(pool.info().free_bytes, 0);
+        assert!(listed >= 8 * UNIT && pool.discard_freed().unwrap() == 0, "{listed}");
+        assert!(holds(pool, "w", 3));
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_leaves_free_space_to_others() {
+        let bench = bench_with(true, false);
+        let pool = &bench.pool;
+        drop(pool.create_volume("v", 256 << 20).unwrap());
+        let all = pool.info().free_bytes / UNIT;
+        write(pool, "v", all, 1);
+        let volume = pool.open_volume("v").unwrap();
+        let punch = |from: u64, count: u64| {
+            volume.fallocate(FallocateMode::PunchHole, from * UNIT, count * UNIT, &MayBlock::on_worker()).unwrap();
+            pool.sync().unwrap();
+        };
+        punch(0, 40);
+        let free = pool.info().free_bytes;
+        assert_eq!(pool.discard_freed().unwrap(), free / UNIT / 4 * UNIT, "a quarter of what is free");
+        punch(40, all - 40);
+        assert_eq!(pool.discard_freed().unwrap(), BATCH.min(pool.info().free_bytes / UNIT / 4) * UNIT);
+        // A writer that finds no space while some is set aside waits until it comes back.
+        write(pool, "v", all - 8, 2);
+        punch(0, 4);
+        let wrote = Arc::new(AtomicU64::new(0));
+        let (count, other) = (Arc::clone(&wrote), pool.clone());
+        let (told, hear) = mpsc::channel();
+        *bench.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            let (other, count, told) = (other.clone(), Arc::clone(&count), told.clone());
+            std::thread::spawn(move || {
+                let volume = other.open_volume("v").unwrap();
+                let may_block = MayBlock::on_worker();
+                let intent = sheave_iomap::mapping::Intent::Write;
+                let free = other.info().free_bytes / UNIT;
+                for unit in (0..4).chain(all - 8..).take(free as usize) {
+                    volume.map_blocking(unit * UNIT, UNIT, intent, &may_block).unwrap();
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                told.send(free).unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(100));
+        }));
+        let discarded = pool.discard_freed().unwrap();
+        *bench.meanwhile.lock().unwrap() = None; // the job holds the pool, which holds the job
+        let free = hear.recv_timeout(Duration::from_secs(10)).expect("nobody is told ENOSPC for what is set aside");
+        assert!(
+            discarded > 0 && wrote.load(Ordering::Relaxed) == free && free > discarded / UNIT,
+            "{free} {discarded}"
+        );
+    }
+
+    /// G4: if the thread is stopped amid a batch, the close discards the rest of it.
+    #[test]
+    fn what_a_batch_that_ended_early_has_left_is_discarded_by_the_next() {
+        let bench = bench_with(true, false);
+        let pool = &bench.pool;
+        drop(pool.create_volume("v", 256 << 20).unwrap());
+        write(pool, "v", 64, 1);
+        let volume = pool.open_volume("v").unwrap();
+        // Runs of one unit each.
+        for unit in (0..32).map(|at| 2 * at) {
+            volume.fallocate(FallocateMode::PunchHole, unit * UNIT, UNIT, &MayBlock::on_worker()).unwrap();
+        }
+        pool.sync().unwrap();
+        pool.inner.let_go();
+        let listed = pool.info().discard_pending_bytes;
+        assert!(listed >= 32 * UNIT, "{listed}");
+        let mut looks = 0;
+        let mut once = || {
+            looks += 1;
+            looks == 1
+        };
+        assert_eq!(batch(&pool.inner, &mut once).unwrap(), UNIT);
+        assert_eq!(pool.info().discard_pending_bytes, listed - UNIT, "it is not forgotten");
+        let mut left = 0;
+        while let bytes @ 1.. = batch(&pool.inner, &mut || true).unwrap() {
+            left += bytes;
+        }
+        assert_eq!(left, listed - UNIT);
+    }
+
+    #[test]
+    fn a_discard_that_fails_is_the_last_and_costs_no_space() {
+        for thread in [true, false] {
+            let bench = bench_with(true, thread);
+            let pool = &bench.pool;
+            drop(pool.create_volume("v", 8 << 20).unwrap());
+            write(pool, "v", 100, 1);
+            let before = pool.info();
+            *bench.fails.lock().unwrap() = true;
+            pool.delete("v").unwrap();
+            if !thread {
+                assert!(matches!(pool.discard_freed(), Err(PoolError::Io { status: Status::IoErr, .. })));
+            }
+            until("the failure is told", || pool.info().discard == DiscardState::Failed(Status::IoErr));
+            let info = pool.info();
+            assert!(info.free_bytes >= before.free_bytes + 100 * UNIT && info.pending_bytes == 0, "{info:?}");
+            *bench.fails.lock().unwrap() = false;
+            assert_eq!((sent(&bench), info.discard_pending_bytes), (0, 0));
+            pool.sync().unwrap();
+            drop(pool.create_volume("w", 8 << 20).unwrap());
+            pool.delete("w").unwrap();
+            bench.pool.clone().close().unwrap();
+            assert_eq!(sent(&bench), 0, "none after one that failed");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_degraded_discards_nothing() {
+        let bench = bench_with(true, false);
+        let pool = &bench.pool;
+        drop(pool.create_volume("v", 8 << 20).unwrap());
+        write(pool, "v", 100, 1);
+        pool.delete("v").unwrap();
+        assert!(pool.info().discard_pending_bytes >= 100 * UNIT);
+        let _ = pool.inner.degrade(Status::IoErr);
+        assert_eq!((batch(&pool.inner, &mut || true), sent(&bench)), (Ok(0), 0), "V25");
+        assert!(pool.discard_freed().is_err());
+    }
+
+    #[test]
+    fn closing_discards_what_is_left_and_does_not_wait_for_ever() {
+        for (slow, thread) in [(false, true), (true, true), (false, false)] {
+            let bench = bench_with(true, thread);
+            let pool = &bench.pool;
+            drop(pool.create_volume("v", 48 << 20).unwrap());
+            // Every other unit, so that each is a run and a discard of its own.
+            write(pool, "v", 600, 1);
+            let volume = pool.open_volume("v").unwrap();
+            if slow {
+                *bench.meanwhile.lock().unwrap() = Some(Box::new(|| std::thread::sleep(Duration::from_millis(20))));
+            }
+            for unit in (0..600).step_by(2) {
+                volume.fallocate(FallocateMode::PunchHole, unit * UNIT, UNIT, &MayBlock::on_worker()).unwrap();
+            }
+            drop(volume);
+            let begun = Instant::now();
+            pool.clone().close().unwrap();
+            let took = begun.elapsed();
+            match (slow, thread) {
+                (false, true) => assert!(sent(&bench) >= 300, "{}", sent(&bench)),
+                // The discards of all units would take six seconds.
+                (true, _) => assert!(took < LAST + Duration::from_secs(2), "{took:?}"),
+                (false, false) => assert_eq!(sent(&bench), 0, "who wants no thread discards itself"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_pool_that_was_dropped_discards_nothing_and_its_device_is_free() {
+        for holder in ["pool", "volume"] {
+            let Bench { device, pool, discards, meanwhile, .. } = bench_with(true, true);
+            drop(pool.create_volume("v", 32 << 20).unwrap());
+            let last = pool.create_volume("w", 1 << 20).unwrap();
+            write(&pool, "v", 400, 1);
+            let (begun, hear) = mpsc::channel();
+            *meanwhile.lock().unwrap() = Some(Box::new(move || {
+                let _ = begun.send(());
+                std::thread::sleep(Duration::from_millis(30));
+            }));
+            pool.delete("v").unwrap();
+            hear.recv_timeout(Duration::from_secs(10)).expect("a discard has begun");
+            match holder {
+                "pool" => {
+                    drop(last);
+                    drop(pool);
+                }
+                _ => {
+                    drop(pool);
+                    drop(last);
+                }
+            }
+            let count = discards.lock().unwrap().len();
+            let again = Pool::open(&device, &OpenOptions::default()).expect("nobody has it");
+            std::thread::sleep(Duration::from_millis(60));
+            assert_eq!(discards.lock().unwrap().len(), count, "{holder}: the thread has ended");
+            drop(again);
+        }
+    }
+
+    #[test]
+    fn the_setting_is_kept_and_a_device_without_discards_is_told_apart() {
+        let device = open_device("ram:size=64M").unwrap();
+        Pool::create(&device, &CreateOptions::default()).unwrap();
+        let states = [(false, DiscardState::Off), (true, DiscardState::On), (false, DiscardState::Off)];
+        for (on, state) in states {
+            let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+            pool.set_discard(on).unwrap();
+            assert_eq!(pool.info().discard, state);
+            // Dropped and not closed, like in a crash.
+            drop(pool);
+            let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+            assert_eq!(Pool::open(&device, &read_only).unwrap().info().discard, state);
+            let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+            assert_eq!(pool.info().discard, state);
+            drop(pool.create_volume("v", 1 << 20).unwrap());
+            pool.delete("v").unwrap();
+            pool.close().unwrap();
+        }
+        let none = open_device("null:size=64M,keep=64M").unwrap();
+        if none.limits().max_discard_sectors == 0 {
+            Pool::create(&none, &CreateOptions { discard: true, ..CreateOptions::default() }).unwrap();
+            let pool = Pool::open(&none, &OpenOptions::default()).unwrap();
+            assert_eq!(pool.info().discard, DiscardState::Unsupported);
+            assert_eq!(pool.discard_freed().unwrap(), 0);
+        }
+    }
+}

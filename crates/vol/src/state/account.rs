@@ -174,4 +174,431 @@ impl State {
 }
 
 #[cfg(all(test, not(shuttle)))]
-mod tests;
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    use sheave_base::rng::Rng;
+    use sheave_base::sync::Arc;
+
+    use crate::format::block::samples;
+    use crate::format::page::Spot;
+    use crate::format::page::index::{Sink, build_upper};
+    use crate::format::page::{PagePlace, PageRef};
+    use crate::format::record::Record;
+    use crate::format::superblock::Superblock;
+    use crate::state::extent_map::Entry;
+    use crate::state::sums::Sums;
+    use crate::state::table::TablePages;
+
+    /// A sink that counts pages.
+    struct Counting(u64);
+
+    impl Sink for Counting {
+        fn allocate(&mut self) -> Option<Spot> {
+            self.0 += 1;
+            Some(Spot { address: self.0 << 12, second: 0 })
+        }
+
+        fn page(&mut self, _: u64, _: &crate::format::block::Block) {}
+    }
+
+    /// Builds the index above `slots` pages, of which only `used` are not empty. Returns the number of index pages
+    /// made.
+    fn made(slots: u64, used: &[u64]) -> u64 {
+        let mut pages = vec![PageRef::NONE; slots as usize];
+        used.iter().for_each(|at| pages[*at as usize] = PageRef { address: 1 << 30, checksum: 1, second: 0 });
+        let mut sink = Counting(0);
+        let place = PagePlace { pool: [0; 16], generation: 1, address: 0, second: 0, index: 0, owner: 1 };
+        build_upper(&mut sink, &place, 1, 1, &pages).expect("there is room");
+        sink.0
+    }
+
+    #[test]
+    fn index_pages_are_never_counted_too_few_and_hardly_too_many() {
+        for slots in [0, 1, 2, 255, 256, 257, 65_536, 65_537, 300_000] {
+            for step in [1, 7, 256, 300, 65_536, 1 << 30] {
+                let used: Vec<u64> = (0..slots).step_by(step).collect();
+                let (made, counted) = (made(slots, &used), upper_pages(slots, used.len() as u64));
+                assert!(
+                    made <= counted && counted <= made + made / 4 + 3,
+                    "{slots} by {step}: {made}, counted {counted}"
+                );
+            }
+            if slots > 0 {
+                assert!(made(slots, &[slots - 1]) == upper_pages(slots, 1), "one far out of {slots}");
+            }
+        }
+    }
+
+    /// A pool in memory only, and random operations that reserve pages as the real ones do.
+    struct Work {
+        state: State,
+        rng: Rng,
+        volumes: Vec<u32>,
+        made: u32,
+        /// Pages without those of the table: written by checkpoints, and counted for them.
+        written: u64,
+        counted: u64,
+        /// Table pages that checkpoints wrote.
+        table: u64,
+        refused: u64,
+    }
+
+    /// Addresses of the table's pages in the last checkpoint.
+    fn table_pages(state: &State) -> BTreeSet<u64> {
+        let TablePages { leaves, upper, .. } = &state.table.pages;
+        let pages = leaves.iter().map(|leaf| leaf.page).filter(|page| !page.is_none());
+        pages.map(|page| page.address).chain(upper.iter().copied()).collect()
+    }
+
+    /// Operations leave free pages for the volume table of the checkpoint after the next one: a delete, which reserves
+    /// no pages, must always be possible (M1).
+    #[test]
+    fn who_leaves_nothing_for_others_leaves_the_table_of_the_next_checkpoint() {
+        let mut work = Work::new(1, 65_536, 2_000, false);
+        (0..400).for_each(|_| work.create());
+        let state = &mut work.state;
+        let (due, bare) = (state.pages_due(), state.table.bare_pages());
+        assert!(bare > 10, "{bare} pages of the table");
+        let State { tree, .. } = &mut *state;
+        let more = tree.pages.available(&tree.units) - due - bare;
+        tree.pages.take(more, &mut tree.units).expect("as many are free");
+        assert!(state.can_pay(0, Spender::EndOfWrite), "just enough");
+        assert!(!state.can_pay(1, Spender::EndOfWrite), "one less would lack for the table");
+    }
+
+    /// Half of the steps use a unit below this, the others one anywhere in a volume.
+    const NEAR: u64 = 70_000;
+
+    impl Work {
+        fn new(seed: u64, unit_bytes: u32, total_units: u64, summed: bool) -> Work {
+            let mut sb = Superblock {
+                total_units,
+                members: vec![(0, total_units * u64::from(unit_bytes))],
+                next_volume: 1,
+                table: PageRef::NONE,
+                volumes: 0,
+                checksum: if summed { Checksum::Crc32c } else { Checksum::None },
+                ..samples::superblock(unit_bytes)
+            };
+            sb.labels[1] = 0;
+            let mut state = State::new(sb);
+            state.sums = summed.then(|| Regions::new(Arc::new(Sums::new(&state.sb.geometry())), true));
+            state.set_reserve();
+            Work {
+                state,
+                rng: Rng::new(seed),
+                volumes: Vec::new(),
+                made: 0,
+                written: 0,
+                counted: 0,
+                table: 0,
+                refused: 0,
+            }
+        }
+
+        /// Runs `job` if its `cost` can be reserved. Checks that it adds no more to the next checkpoint than that.
+        fn pay(&mut self, who: Spender, cost: impl Fn(&State) -> u64, job: impl FnOnce(&mut State)) -> bool {
+            if !self.state.can_pay(cost(&self.state), who) {
+                if !self.state.can_pay_after_checkpoint(cost(&self.state), who) {
+                    self.refused += 1;
+                    return false;
+                }
+                self.checkpoint();
+                if !self.state.can_pay(cost(&self.state), who) {
+                    self.refused += 1;
+                    return false;
+                }
+            }
+            // M1 covers the next checkpoint and the table of the one after it.
+            let both = |state: &State| state.pages_due() + state.table.bare_pages();
+            let paid = both(&self.state) + cost(&self.state);
+            job(&mut self.state);
+            let now = both(&self.state);
+            assert!(now <= paid, "{now} pages are due, and {paid} are paid for");
+            true
+        }
+
+        /// Applies the effects of a checkpoint on the state. It never lacks pages (M1) and writes no more than was
+        /// counted (M2).
+        fn checkpoint(&mut self) {
+            let state = &mut self.state;
+            let State { sums, table, .. } = &mut *state;
+            if let Some(regions) = sums {
+                regions.age(|| table.everyone(), false);
+            }
+            let (counted, table_counted) = (state.pages_due(), state.table.bare_pages());
+            let before = table_pages(state);
+            let plan = state.plan(&state.sb.geometry(), false).expect("a checkpoint can always pay (M1)");
+            let written = plan.draft.used() as u64;
+            assert!(written <= counted, "{written} pages written, and {counted} were counted");
+            let table = table_pages(state).difference(&before).count() as u64;
+            assert!(table <= table_counted, "{table} pages of the table, and {table_counted} were counted");
+            // The table counts in full, as a checkpoint may repack it, so it is left out of the comparison.
+            self.counted += counted - table_counted;
+            (self.written, self.table) = (self.written + written - table, self.table + table);
+            let taken = state.landed(plan);
+            state.limbo.committed(taken.freed);
+            while state.limbo.advance(&mut state.tree, 1 << 20) {}
+            state.set_reserve();
+        }
+
+        fn some(&mut self) -> Option<u32> {
+            let at = self.rng.below(self.volumes.len().max(1) as u64) as usize;
+            self.volumes.get(at).copied()
+        }
+
+        fn name(&mut self) -> String {
+            self.made += 1;
+            format!("{}{}", "n".repeat(self.rng.below(250) as usize + 1), self.made)
+        }
+
+        fn create(&mut self) {
+            let (volume, name) = (self.state.table.next_id, self.name());
+            let (size, max_size) = (NEAR << 24, NEAR << 24);
+            let record = Record::Create { volume, grows: false, size, max_size, created: 1, name };
+            if self.pay(Spender::Table, |_| ENTRY_COST, |state| state.apply(&record).expect("is new")) {
+                self.volumes.push(volume);
+            }
+        }
+
+        fn copy(&mut self, source: u32) {
+            let (volume, name, size) = (self.state.table.next_id, self.name(), NEAR << 24);
+            let record =
+                Record::Copy { volume, source, snapshot: true, grows: false, size, max_size: size, created: 1, name };
+            let cost = |state: &State| ENTRY_COST + state.cost_of_map(source);
+            if self.pay(Spender::Table, cost, |state| state.apply(&record).expect("is new")) {
+                self.volumes.push(volume);
+            }
+        }
+
+        /// Makes a copy while writes to its source end and a checkpoint may come. Until its point in time is fixed,
+        /// writes go to both.
+        fn copy_under_writes(&mut self, source: u32, unit: u64) {
+            (0..3).for_each(|at| self.write(source, unit + at));
+            let before = self.volumes.len();
+            self.copy(source);
+            let Some(copy) = self.volumes.get(before).copied() else { return };
+            let core = Arc::clone(&self.state.table.get(source).expect("is there").core);
+            let state = &mut self.state;
+            state.table.get_mut(copy).expect("was made").unborn = true;
+            state.table.get_mut(source).expect("is there").settling = Some(copy);
+            for at in 0..3 {
+                if self.rng.below(3) == 0 {
+                    self.checkpoint();
+                }
+                let cost = |state: &State| state.cost_of_units(source, unit + at, unit + at);
+                self.pay(Spender::EndOfWrite, cost, |state| {
+                    if let Some((_, entry)) = state.find(source, unit + at)
+                        && entry.is_alloc()
+                    {
+                        [source, copy].iter().for_each(|id| state.table.charge(*id));
+                        let place = state.tree.touch(&core.top, unit + at).expect("is there");
+                        state.tree.set_bits(place, 1, 1, true);
+                    }
+                });
+            }
+            self.state.table.get_mut(copy).expect("was made").unborn = false;
+            self.state.table.get_mut(source).expect("is there").settling = None;
+        }
+
+        /// Marks a block as bad, or rewrites a marked one.
+        fn mark(&mut self) {
+            let end = self.state.sb.geometry().regions(self.state.sb.total_units);
+            let region = self.rng.below(end);
+            let cost = |state: &State| state.cost_of_intent(region..region + 1);
+            if self.state.sums.is_some() {
+                self.pay(Spender::EndOfWrite, cost, |state| {
+                    let regions = state.sums.as_mut().expect("has them");
+                    regions.make(region).expect("there is memory");
+                    regions.mark_changed(region);
+                });
+            }
+        }
+
+        /// Writes beyond the end of a volume and raises its largest size: its table entry changes.
+        fn grow(&mut self, volume: u32) {
+            let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
+            let unit = self.rng.below(1 << 34);
+            self.write(volume, unit);
+            let size = (unit + 1) << self.state.tree.map.geometry.unit_shift;
+            core.set_max_size(core.max_size().max(size));
+            core.set_size(core.size().max(size));
+        }
+
+        fn rename(&mut self, volume: u32) {
+            let name = self.name();
+            self.pay(Spender::Table, |_| ENTRY_COST, |state| assert!(state.table.rename(volume, &name)));
+        }
+
+        /// Writes a unit: for the first time, in place, or with a copy of a shared unit.
+        fn write(&mut self, volume: u32, unit: u64) {
+            let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
+            if self.state.tree.units.available() == 0 || !self.intend() {
+                return;
+            }
+            let cost = |state: &State| state.cost_of_units(volume, unit, unit);
+            self.pay(Spender::Write, cost, |state| {
+                let place = state.own(&core, unit).expect("there is memory");
+                let entry = state.tree.entry(place);
+                if entry.is_alloc() && !entry.is_shared() {
+                    return;
+                }
+                let Some(phys) = state.tree.units.alloc() else { return };
+                match entry.is_alloc() {
+                    true => state.tree.replace(&core.top, place, Entry::at(phys)),
+                    false => state.tree.install(place, Entry::at(phys)),
+                }
+                state.tree.set_bits(place, 0, 1, true);
+            });
+        }
+
+        /// Opens a few regions for writes, if the pool has checksums.
+        fn intend(&mut self) -> bool {
+            let Some(regions) = &self.state.sums else { return true };
+            let end = self.state.sb.geometry().regions(self.state.sb.total_units);
+            let all = Regions::together(self.rng.below(end), end);
+            if regions.is_crowded() {
+                return false;
+            }
+            self.pay(
+                Spender::Discard,
+                |state| state.cost_of_intent(all.clone()),
+                |state| {
+                    let regions = state.sums.as_mut().expect("has them");
+                    let intent = regions.intend(all.clone()).expect("there is memory");
+                    regions.intent_is_durable(all.clone(), intent);
+                    regions.open(all.start, all.clone());
+                },
+            )
+        }
+
+        fn punch(&mut self, volume: u32, first: u64, count: u64) {
+            let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
+            let slot = 1 << self.state.tree.map.geometry.slot_shift();
+            let count = count.min(slot - first % slot);
+            let cost = |state: &State| state.cost_of_units(volume, first + count - 1, first + count - 1);
+            self.pay(Spender::Discard, cost, |state| state.unmap_units(&core, first, count).expect("there is memory"));
+        }
+
+        fn rollback(&mut self, volume: u32, source: u32) {
+            let cost = |state: &State| state.cost_of_map(source);
+            self.pay(Spender::Discard, cost, |state| {
+                state.apply(&Record::Rollback { volume, source }).expect("there is memory");
+            });
+        }
+
+        fn shrink(&mut self, volume: u32, units: u64) {
+            let (last, size) = (units - 1, units << self.state.tree.map.geometry.unit_shift);
+            let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
+            self.pay(Spender::Discard, cost, |state| {
+                state.apply(&Record::Resize { volume, size }).expect("there is memory");
+            });
+        }
+
+        /// Deletes a volume without reserving pages.
+        fn delete(&mut self, volume: u32) {
+            self.volumes.retain(|other| *other != volume);
+            let due = self.state.pages_due();
+            self.state.apply(&Record::Delete { volume }).expect("it is never refused");
+            assert!(self.state.pages_due() <= due, "a delete makes the next checkpoint dearer");
+            self.checkpoint();
+        }
+
+        /// Writes until no unit is left for data, and creates volumes until one is refused.
+        fn fill(&mut self) {
+            self.create();
+            let first = self.volumes[0];
+            (0..self.state.sb.total_units).for_each(|unit| self.write(first, unit));
+            let before = self.refused;
+            while self.refused == before {
+                self.create();
+            }
+            assert!(self.volumes.len() > 100, "{} volumes and the pool is full", self.volumes.len());
+        }
+
+        fn step(&mut self) {
+            let near = self.rng.below(2) == 0;
+            let unit = if near { self.rng.below(NEAR) } else { self.rng.below(1 << 34) };
+            match (self.rng.below(100), self.some()) {
+                (0..=7, _) | (_, None) => self.create(),
+                (8..=12, Some(id)) => self.copy(id),
+                (13..=14, Some(id)) => self.rename(id),
+                (15..=70, Some(id)) => {
+                    // Several units per slot, so that index nodes have several leaves, and leaves several entries.
+                    let step = 1 << self.rng.below(10);
+                    let count = 1 + self.rng.below(12);
+                    (0..count).for_each(|at| self.write(id, unit + at * step));
+                    if self.rng.below(4) == 0 && count > 2 {
+                        // Discards from after the first unit to before the last one, so that both ends lie in leaves
+                        // that remain. The checkpoint before makes all nodes clean, so that each dirty one counts.
+                        self.checkpoint();
+                        self.punch(id, unit + 1, (count - 1) * step - 1);
+                    }
+                }
+                (71..=80, Some(id)) => {
+                    let count = 1 << self.rng.below(17);
+                    self.punch(id, unit, count);
+                }
+                (81..=83, Some(id)) => {
+                    let source = self.some().unwrap_or(id);
+                    if source != id {
+                        self.rollback(id, source);
+                    }
+                }
+                (84..=86, Some(id)) => self.shrink(id, unit + 1),
+                (87..=88, Some(id)) => self.delete(id),
+                (89..=90, Some(id)) => self.copy_under_writes(id, unit),
+                (91..=93, _) => self.mark(),
+                (94..=95, Some(id)) => self.grow(id),
+                _ => self.checkpoint(),
+            }
+        }
+    }
+
+    /// Every operation reserves the pages that it adds to the next checkpoint, and a checkpoint with reserved pages
+    /// never fails, however full the pool is. Checked against real checkpoints.
+    #[test]
+    fn every_operation_pays_for_what_checkpoints_write() {
+        let mut refused = 0;
+        for seed in sheave_testkit::seeds(9) {
+            // The last size has room for everything; the other pools fill up in between.
+            let (unit_bytes, units) = [(4096, 400), (16_384, 300), (65_536, 20_000)][seed as usize % 3];
+            let mut work = Work::new(seed, unit_bytes, units, seed % 2 == 0);
+            (0..200).for_each(|_| work.step());
+            if units < 1000 {
+                work.fill();
+            }
+            (0..200).for_each(|_| work.step());
+            refused += work.refused;
+            let (written, counted) = (work.written, work.counted);
+            assert!(work.made > 20 && written > 100, "seed {seed} has done little");
+            assert!(counted <= written * 2, "seed {seed}: {counted} pages were counted, and {written} written");
+            // Deletes everything: the pool must be as empty as at the start.
+            work.checkpoint();
+            work.volumes.clone().into_iter().for_each(|volume| work.delete(volume));
+            work.checkpoint();
+            assert_eq!(work.state.tree.units.counts().data, 0, "seed {seed}: all data is free again");
+            if work.state.sums.is_none() {
+                let table = table_pages(&work.state).len() as u64;
+                assert_eq!(work.state.tree.pages.used(), table, "seed {seed}: no page of a map is left");
+            }
+        }
+        assert!(refused > 20, "the account has refused {refused}: it was hardly put to the test");
+    }
+
+    #[test]
+    fn a_discard_that_ends_in_two_leaves_pays_for_both() {
+        let mut work = Work::new(1, 65_536, 2_000, false);
+        work.create();
+        let (volume, leaf) = (work.volumes[0], work.state.tree.map.geometry.leaf_entries() as u64);
+        [0, 1, 2 * leaf, 2 * leaf + 1].into_iter().for_each(|unit| work.write(volume, unit));
+        work.checkpoint();
+        let before = work.written;
+        work.punch(volume, 1, 2 * leaf);
+        work.checkpoint();
+        assert_eq!(work.written - before, 3, "both leaves, and the index page above them");
+    }
+}
