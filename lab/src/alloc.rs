@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not_count() {
+    fn allocations_of_other_threads_are_not_counted() {
         use std::sync::mpsc::channel;
         let (start, started) = channel::<()>();
         let (done, end) = channel::<()>();

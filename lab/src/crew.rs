@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_made_is_told() {
+    fn a_loop_that_cannot_be_made_is_an_error() {
         let point = Point { threads: 2, ..Point::default() };
         let good = make(&point);
         let make: MakeDrive =

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_of_nothing() {
+    fn empty_input_has_no_result() {
         assert_eq!(change(&[], &[]), None);
         assert_eq!(change(&[0.0], &[1.0]), None);
         assert_eq!(change(&[1.0], &[0.0]), None);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_something_to_say() {
+    fn machine_description_is_filled_in() {
         let here = Machine::here();
         assert!(!here.cpu.is_empty() && here.cpus > 0 && here.memory_bytes > 0, "{here:?}");
         assert!(here.line().contains("CPUs"), "{}", here.line());

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claims_nothing_or_was_not_measured_again_contradicts_nothing() {
+    fn a_change_without_repeat_or_verdict_is_no_stray() {
         let again = Change { percent: 179.0, low: 171.0, high: 185.0 };
         assert_eq!(strays_of(FIRST.blinded(), Some(again)), []);
         assert_eq!(strays_of(FIRST, None), []);

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn paragraphs_hang() {
+    fn paragraphs_have_a_hanging_indent() {
         let mut text = String::new();
         paragraph(&mut text, "  claim: ", &"word ".repeat(40));
         let lines: Vec<&str> = text.lines().collect();

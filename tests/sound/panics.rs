@@ -295,7 +295,7 @@ fn the_panic_of_a_driver_that_gets_one_io_alone_passes_through_and_the_ring_answ
 }
 
 #[test]
-fn nor_does_one_that_panics_in_every_call_hold_a_ring_up() {
+fn a_driver_that_always_panics_does_not_stall_the_ring() {
     for call in CALLS {
         a_ring_survives(&[call, Call::Shutdown], true, 5, false);
     }
@@ -317,7 +317,7 @@ fn a_queue_that_panics_when_it_is_dropped_takes_nothing_with_it() {
 
 /// By then its queue is gone, and each of its requests has failed.
 #[test]
-fn what_another_thread_ends_after_the_driver_has_panicked_ends_nothing_once_more() {
+fn a_remote_completion_after_a_driver_panic_completes_nothing_twice() {
     let plan = Arc::new(Plan {
         // The driver passes its requests to another thread, and panics when it is asked about them.
         panics: vec![Call::Remote, Call::Poll, Call::Shutdown],

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ran_since_a_moment_is_told_of_and_nothing_else() {
+    fn since_returns_exactly_the_activities_that_overlap() {
         let (clock, time) = Clock::virtual_clock();
         time.advance(Duration::from_micros(1));
         let activities = Activities::new(clock.clone());

@@ -178,7 +178,7 @@ mod tests {
 
     /// V3: a later flush proves nothing about data that an earlier one lost.
     #[test]
-    fn after_a_failed_flush_none_ends_well_but_the_owners() {
+    fn after_a_failed_flush_only_the_owners_flushes_succeed() {
         let puppet = puppet(true);
         let device = puppet.device();
         let alarm = alarm();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_fua_ring_it_and_plain_writes_do_not() {
+    fn failed_fua_writes_trigger_the_alarm_plain_writes_do_not() {
         for (fua, fails, status, rings) in [
             (true, Op::Write, Status::Medium, true),
             (true, Op::Write, Status::NoSpc, false),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_reached_the_driver_does_not_ring_it() {
+    fn canceled_flushes_do_not_trigger_the_alarm() {
         let puppet = puppet(true).holding();
         puppet.script().accept = 0;
         let device = puppet.device();
@@ -244,7 +244,7 @@ mod tests {
 
     /// The cache belongs to the whole disk: a flush that fails for one partition may have lost data of another.
     #[test]
-    fn all_who_watch_a_queue_hear_and_each_is_distrusted_alone() {
+    fn every_watcher_is_alerted_and_only_watched_parts_fail() {
         let puppet = puppet(true);
         let whole = puppet.device();
         let half = whole.size_bytes() / 2;

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn up_to_the_boundary_and_no_further() {
+    fn requests_end_at_chunk_boundaries() {
         let limits = Limits { max_sectors: 100, chunk_sectors: 64, max_discard_sectors: 1000, ..Limits::default() };
         assert_eq!(limits.max_bytes_at(Op::Read, 0), 64 * 512);
         assert_eq!(limits.max_bytes_at(Op::Read, 63), 512);

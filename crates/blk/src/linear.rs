@@ -119,7 +119,7 @@ mod tests {
 
     /// Devices made of a disk that has grown while it was open cover the disk's new size.
     #[test]
-    fn what_is_put_on_a_disk_that_has_grown_covers_all_of_it() {
+    fn devices_made_on_a_grown_disk_use_its_new_size() {
         let (grown, second) = (Puppet::new(), Puppet::new());
         let disk = grown.device();
         disk.whole_queue().unwrap().set_capacity(2 << 30);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_in_age() {
+    fn a_time_stamp_is_no_older_than_its_bound() {
         let (clock, time) = clock();
         let mut plug = Plug::new(&clock);
         plug.start(100);

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_in_crumbs_is_refused() {
+    fn vectors_too_small_for_a_block_fail() {
         let limits = Limits { max_segments: 3, ..Limits::default() }.normalized();
         let mut bios = BioSet::new(8, 8);
         let crumbs: Vec<BVec> = (0..8).map(|n| BVec { base: n * 4096, len: 128 }).collect();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_first_and_calls_later() {
+    fn the_first_walk_notes_and_a_later_one_reports() {
         let mut walk = TimeoutWalk::new(TIMEOUT, 3);
         let rqs = requests(&[0, 2]);
         assert!(walk.walk(at(10), &rqs, false).is_empty());

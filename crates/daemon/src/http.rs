@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_slowly_has_no_more_time_than_who_does_not() {
+    fn slow_readers_hit_the_same_time_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let mut reader = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (mut stream, _) = listener.accept().expect("a peer");

@@ -395,7 +395,7 @@ mod tests {
 
     /// A disk that does not respond delays neither the search of other places nor its end.
     #[test]
-    fn what_hangs_is_told_and_not_waited_for() {
+    fn unresponsive_places_are_reported_without_waiting() {
         fn hang(source: Source, over: &AtomicBool) -> Done {
             match &source {
                 Source::File(path) if path.starts_with("/hangs") => loop {

@@ -344,7 +344,7 @@ mod tests {
     /// The list of resources fails for a kind that was not declared, also if a device of that kind is below another
     /// one.
     #[test]
-    fn a_kind_that_does_not_declare_what_it_opens_is_refused_by_who_asks() {
+    fn reaches_fails_for_an_undeclared_kind() {
         let mut registry = Registry::standard();
         registry.register("odd", |_| open_device("null:")).expect("a free name");
         for spec in ["odd:", "linear:over=ram:size=1M+odd:x"] {

@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic_it(
+    fn any_bytes_parse_without_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
         at in 0..300usize,
         client in client(),

@@ -443,7 +443,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_and_ends_no_two_collide_and_each_begins(acts in acts()) {
+        fn random_entries_never_conflict_and_all_begin(acts in acts()) {
             let mut world = World { locks: BlockLocks::new(512), known: BTreeMap::new() };
             (0..3).for_each(|reactor| world.locks.join(reactor));
             for (slot, act) in (0..).zip(acts) {

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_gives_no_time_back_that_has_gone_by() {
+    fn a_dropped_request_refunds_only_future_time() {
         let bucket = Arc::new(Bucket::default());
         // All of this was a minute ago.
         let Some(then) = Instant::now().checked_sub(Duration::from_secs(60)) else { return };

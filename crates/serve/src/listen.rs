@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn of_servers_that_want_one_path_at_a_time_one_gets_it() {
+    fn of_concurrent_servers_on_one_path_exactly_one_binds() {
         let dir = tempfile::tempdir().expect("a directory");
         for round in 0..100 {
             let path = dir.path().join(format!("s{round}"));

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_first_when_the_one_before_is_content_with_less_has_hope() {
+    fn a_smaller_wish_of_the_first_in_line_lets_the_next_one_retry() {
         let mut shares = account(9);
         (0..8).for_each(|client| _ = shares.ask(client, at_once(LARGEST)));
         shares.give(3, LARGEST, true);

@@ -81,7 +81,7 @@ fn who_zeroes_all_and_leaves_does_not_keep_the_server_from_its_end() {
 }
 
 #[test]
-fn who_holds_memory_and_sends_trifles_is_dropped_all_the_same() {
+fn small_requests_do_not_save_a_client_that_stalls_a_write() {
     let stall = Duration::from_millis(300);
     let limits = ServerOptions { client_bytes: 16 << 20, server_bytes: 24 << 20, stall, ..one_reactor() };
     let Some(rig) = rig(limits) else { return };

@@ -21,7 +21,7 @@ fn peak() -> u64 {
 }
 
 #[test]
-fn of_memory_one_is_sent_before_the_next_is_read() {
+fn large_reads_from_memory_run_one_at_a_time() {
     let Some(rig) = rig(ServerOptions { reactors: 1, ..ServerOptions::default() }) else { return };
     let mut client = rig.client();
     let mut data = vec![0; LARGE as usize];
@@ -59,7 +59,7 @@ fn of_memory_one_is_sent_before_the_next_is_read() {
 }
 
 #[test]
-fn of_a_disk_all_are_under_way_at_once() {
+fn large_reads_from_a_disk_run_concurrently() {
     let Some(rig) = rig_of("null:size=64M,latency=300ms", options()) else { return };
     let mut client = rig.client();
     let mut data = vec![0; 256 << 10];

@@ -142,7 +142,7 @@ fn a_client_that_asked_for_block_sizes_is_refused_parts_of_blocks() {
 }
 
 #[test]
-fn parts_of_blocks_are_refused_as_whole_ones_are() {
+fn unaligned_requests_get_the_same_errors_as_aligned_ones() {
     let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
     let backend = Box::new(Device(Arc::new(RawFile::new(device))));
     let Some(rig) = rig::rig_export(true, backend, options()) else { return };

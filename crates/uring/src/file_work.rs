@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_while_a_batch_runs_is_in_the_next() {
+    fn slots_pushed_during_a_batch_form_the_next() {
         let mut batch = Batch::default();
         assert_eq!(batch.start(), None, "nobody waits");
         batch.push(3);

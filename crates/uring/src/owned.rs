@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_explained_is_told_with_its_operation_alone() {
+    fn a_required_alignment_is_returned_only_with_its_operation() {
         let mut table = OwnedTable::default();
         let detail = Detail { block_shift: 9, memory_shift: 2 };
         for expected in [detail, Detail::default()] {

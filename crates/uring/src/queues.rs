@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_memory_is_what_the_offsets_say() {
+    fn the_offsets_find_their_words_in_memory() {
         let mut queues = Queues::new(4, 8).unwrap();
         let read = |queues: &Queues, at: usize| {
             let (memory, _) = queues.memory();
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_writes_nonsense_into_heads_and_tails_is_not_believed() {
+    fn heads_and_tails_written_by_a_peer_are_ignored() {
         let mut queues = Queues::new(4, 8).unwrap();
         let offsets = queues.at;
         for nonsense in [5, 77, 1 << 31, u32::MAX] {

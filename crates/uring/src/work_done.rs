@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_comes_back_from_its_word() {
+    fn every_result_survives_encoding() {
         let results = [0, 1, i32::MAX, -1, -125, -4095].map(WorkDone::Result);
         let ways = results.into_iter().chain([WorkDone::Reissue, WorkDone::Flush, WorkDone::NoThread]);
         let words: Vec<u32> = ways.clone().map(WorkDone::to_word).collect();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn again_is_asked_again_and_other_errors_are_results() {
+    fn again_reissues_and_other_errors_are_results() {
         for of in [WorkDone::of_mapping, WorkDone::of_fallocate] {
             assert_eq!(of(Err(Status::Again)), WorkDone::Reissue);
             assert_eq!(of(Err(Status::NoSpc)), WorkDone::Result(-28));

@@ -110,7 +110,7 @@ fn the_time_between_two_is_in_neither() {
 }
 
 #[test]
-fn a_driver_that_fails_refuses_or_holds_it_is_heard() {
+fn driver_error_refusal_and_hold_of_single_io() {
     let puppet = in_call();
     let device = puppet.device();
     let mut b = Bench::new(&device);
@@ -161,7 +161,7 @@ fn a_gate_that_closes_holds_it_back() {
 }
 
 #[test]
-fn what_the_tables_say_now_counts() {
+fn table_changes_invalidate_cached_run() {
     let (first, second) = (in_call(), in_call());
     let (one, two) = (first.device(), second.device());
     let mut b = Bench::new(&one);

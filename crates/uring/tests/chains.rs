@@ -233,7 +233,7 @@ fn a_refused_drain_makes_what_follows_wait_unless_it_is_unknown() {
 }
 
 #[test]
-fn a_drain_is_over_when_what_waited_for_it_has_started() {
+fn drain_ends_when_its_dependants_start() {
     let (mut ring, puppet, read) = held(Duration::ZERO);
     // The read starts when the NOP has ended, in a reap. Once it is in flight, the drain holds back nothing.
     assert_eq!(submit(&mut ring, &[nop(1, DRAIN), read(2, 0)]), [(1, 0)]);
@@ -252,7 +252,7 @@ fn a_drain_is_over_when_what_waited_for_it_has_started() {
 }
 
 #[test]
-fn a_refused_drain_outlives_what_waited_before_it() {
+fn refused_drain_stays_active_behind_deferred_request() {
     let (mut ring, puppet, read) = held(Duration::ZERO);
     // The read of 3 waits for the drain of 2. The refused drain comes meanwhile.
     let sqes = [read(1, 0), nop(2, DRAIN), read(3, 0), bad(4, DRAIN)];
@@ -275,7 +275,7 @@ fn a_chain_waits_for_its_device_and_a_short_read_breaks_it() {
 }
 
 #[test]
-fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
+fn inline_end_within_reap_starts_deferred_drain() {
     // The NOP ends within the reap that ended the read before it in the chain. The drain waits for nothing else, so the
     // ring must not sleep.
     for spec in ["null:latency=2ms", "null:latency=2ms,complete=thread"] {
@@ -378,7 +378,7 @@ fn a_chain_that_a_ring_could_never_take_comes_back_whole() {
 }
 
 #[test]
-fn a_chain_that_was_pushed_bit_by_bit_and_is_too_long_is_refused_and_the_ring_goes_on() {
+fn too_long_chain_gives_e2big_at_submit() {
     for mut ring in narrow() {
         let fd = ring.attach(&open_device("ram:size=1M").unwrap()).unwrap();
         let ends = |ring: &mut Ring| {

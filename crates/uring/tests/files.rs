@@ -380,7 +380,7 @@ fn a_chain_goes_on_after_work_that_blocks() {
 }
 
 #[test]
-fn what_a_file_would_have_to_do_itself_is_refused_and_not_done_to_its_device() {
+fn unsupported_fallocate_does_not_reach_device() {
     let puppet = cached();
     let file = Slow::new(&puppet.device(), MappingKind::Mapped, true);
     let mut ring = ring();

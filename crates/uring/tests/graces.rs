@@ -119,7 +119,7 @@ fn what_was_not_sent_is_not_counted() {
 }
 
 #[test]
-fn a_seat_goes_with_the_last_use_of_its_file() {
+fn grace_is_left_after_last_use_of_file() {
     let puppet = Puppet::new().holding();
     let file = Thin::new(&puppet.device(), 4, MappingKind::Mapped, nothing);
     let mut ring = ring();
@@ -393,7 +393,7 @@ fn a_ring_dropped_in_mid_io_tells_the_file_of_every_write_it_began() {
 }
 
 #[test]
-fn a_file_that_looks_at_a_grace_and_does_not_wait_is_asked_again() {
+fn again_from_file_reissues_the_request() {
     for stepped in [false, true] {
         let looks = Arc::new(AtomicU32::new(0));
         let hook = {

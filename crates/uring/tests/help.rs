@@ -165,7 +165,7 @@ fn an_idle_ring_and_its_worker_use_no_cpu_after_a_flood() {
 }
 
 #[test]
-fn a_ring_that_goes_with_a_wake_up_put_off_leaves_its_pool_to_the_others() {
+fn dropped_ring_with_deferred_wake_up_does_not_stall_pool() {
     let wq = on_this_cpu().build().expect("a pool");
     let device = open_device("ram:size=1M").expect("a device");
     let mut other = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");

@@ -220,7 +220,7 @@ fn memory_that_panics_when_it_is_dropped_takes_no_other_with_it() {
 }
 
 #[test]
-fn memory_that_panics_at_the_end_of_an_operation_that_tells_nothing_holds_up_nothing() {
+fn panic_in_drop_of_skipped_memory_is_contained() {
     let (mut ring, fd) = ring(RAM, 8);
     ring.push(prep::write(fd, Fuse(vec![1; 512])).skip_success().link()).expect("room");
     ring.push(prep::write(fd, Fuse(vec![0; 512])).offset(512).user_data(7)).expect("room");

@@ -118,7 +118,7 @@ fn asynchronous() -> Puppet {
 }
 
 #[test]
-fn an_asynchronous_device_has_all_that_is_asked_of_it_and_no_worker_waits_for_it() {
+fn async_device_gets_full_queue_depth_without_workers() {
     for len in [4096, 16 << 10, 20 << 10, 64 << 10, 256 << 10] {
         let puppet = asynchronous();
         let device = puppet.device();
@@ -237,7 +237,7 @@ impl File for Blocks {
 }
 
 #[test]
-fn of_a_mapped_file_workers_map_and_sum_and_wait_for_no_device() {
+fn workers_map_and_checksum_but_do_not_wait_for_device() {
     let puppet = asynchronous();
     let device = puppet.device();
     let (known, mapped_by, looked_by) = (Mutex::default(), Mutex::default(), Mutex::default());

@@ -557,7 +557,7 @@ fn a_ring_that_is_dropped_lets_go_of_its_records() {
 }
 
 #[test]
-fn a_range_or_memory_that_is_not_plain_goes_the_other_way() {
+fn non_plain_sqe_takes_slot_path() {
     let puppet = Puppet::new().limits(|limits| limits.dma_alignment = 512);
     let device = puppet.device();
     let mut b = bench(&device);

@@ -271,7 +271,7 @@ fn a_ring_that_goes_waits_for_reads_that_workers_look_at_and_starts_none() {
 }
 
 #[test]
-fn a_ring_that_goes_is_not_counted_for_reads_that_nobody_looks_at_any_more() {
+fn dropped_ring_leaves_grace_despite_cancelled_read_checksums() {
     let puppet = Puppet::new();
     let file = Summed::new(&puppet.device(), MappingKind::Mapped, nothing(), nothing());
     let mut ring = Ring::builder().entries(8).polled(true).build().unwrap();
@@ -321,7 +321,7 @@ fn completion_work_of_summed_writes_is_one_at_a_time_too() {
 }
 
 #[test]
-fn what_the_file_says_of_the_memory_is_the_result_also_when_its_completion_work_says_nothing() {
+fn checksum_error_survives_successful_completion_work() {
     for kind in [MappingKind::Mapped, MappingKind::Unwritten] {
         for (look, end, res) in [
             (Ok(()), Ok(()), 4096),

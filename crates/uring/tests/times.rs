@@ -152,7 +152,7 @@ fn alone_and_not_looked_for() {
 }
 
 #[test]
-fn with_a_worker_before_and_after_the_data() {
+fn holes_are_traced_around_the_data() {
     let puppet = Puppet::new();
     let (mut ring, time) = ring(false);
     let slow = time.clone();

@@ -141,7 +141,7 @@ fn slept_for(ring: &mut Ring, entries: Vec<Entry>) -> Vec<(u64, i32)> {
 }
 
 #[test]
-fn what_a_timeout_lets_go_reaches_a_worker_before_the_ring_sleeps() {
+fn work_started_by_timeout_is_committed_before_sleep() {
     const SOON: Duration = Duration::from_millis(5);
     const NEVER: Duration = Duration::from_secs(3600);
     let file = Gated::new();
@@ -420,7 +420,7 @@ fn woken(ring: &mut Ring, wanted: u32) -> Waited {
 }
 
 #[test]
-fn a_ring_that_has_waited_for_several_results_in_vain_hears_of_one() {
+fn wake_count_is_reset_after_timed_out_wait() {
     let puppet = Puppet::new().holding();
     let mut ring = reads_on_workers(&puppet, 4);
     assert_eq!(ring.wait(4, Some(Duration::from_millis(5))), Waited::TimedOut);

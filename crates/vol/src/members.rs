@@ -468,7 +468,7 @@ mod tests {
 
     /// Labels of older programs name no checkpoint, so a found candidate may be an older copy.
     #[test]
-    fn a_label_that_tells_no_age_is_not_enough() {
+    fn a_found_member_without_a_checkpoint_is_refused() {
         let parts = three();
         let all: Vec<Tagged> = ["a", "b", "c"].iter().zip(&parts).map(|(name, part)| tag(name, part)).collect();
         let mut ageless = all[0].clone();
@@ -482,7 +482,7 @@ mod tests {
 
     /// An addition that was cut off leaves a label that no superblock lists. A search does not use that device either.
     #[test]
-    fn what_was_being_added_is_no_member() {
+    fn a_cut_off_addition_is_no_member() {
         let parts = [memory(), memory()];
         Pool::create(&parts[0], &CreateOptions::default()).unwrap();
         let before = copy(&parts[0]);

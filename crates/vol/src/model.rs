@@ -224,7 +224,7 @@ fn model_moved_units_are_written_where_they_are() {
 }
 
 #[test]
-fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
+fn model_a_discarded_shared_unit_is_not_overwritten_under_a_reader() {
     explore(|| {
         let world = World::new(3);
         assert!(world.write(0, 0));
@@ -270,7 +270,7 @@ fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
 }
 
 #[test]
-fn model_what_two_volumes_let_go_is_not_used_again_under_a_reader_of_either() {
+fn model_units_freed_by_both_owners_wait_for_both_graces() {
     explore(|| {
         let world = World::new(2);
         assert!(world.write(0, 0));

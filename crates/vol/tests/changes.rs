@@ -214,7 +214,7 @@ fn a_block_whose_checksum_collides_is_a_difference() {
 }
 
 #[test]
-fn what_rots_in_a_copy_or_under_it_is_a_difference() {
+fn corruption_in_either_copy_is_a_difference() {
     for (checksum, rots_now) in BOTH.into_iter().flat_map(|checksum| [true, false].map(|now| (checksum, now))) {
         let device = open_device("ram:size=64M").expect("opens");
         format_with(&device, 65536, checksum);
@@ -327,7 +327,7 @@ fn all_that_reads_differently_is_told_across_rollbacks_and_resizes() {
 }
 
 #[test]
-fn what_was_not_written_is_not_told() {
+fn unwritten_ranges_are_not_reported_as_differences() {
     let device = open_device("ram:size=256M").expect("opens");
     format(&device, 65536);
     let pool = open(&device);
@@ -388,7 +388,7 @@ fn a_copy_of_a_snapshot_has_its_identity_and_nothing_else_has() {
 }
 
 #[test]
-fn a_long_comparison_is_in_parts_and_none_looks_at_all() {
+fn a_long_comparison_stops_after_the_batches_asked_for() {
     let device = open_device("ram:size=256M").expect("opens");
     format(&device, 4096);
     let pool = open(&device);

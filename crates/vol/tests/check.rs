@@ -202,7 +202,7 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
 }
 
 #[test]
-fn either_superblock_may_rot_after_a_checkpoint_that_was_the_commit() {
+fn either_superblock_suffices_after_a_checkpoint() {
     // The changes that a close or a checkpoint makes durable are in no journal block.
     let device = open_device("linear:over=ram:size=8M+ram:size=8M").expect("opens");
     format(&device, 65536);

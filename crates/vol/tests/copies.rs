@@ -176,7 +176,7 @@ fn a_copy_that_is_older_than_the_journal_is_refused() {
 
 /// The places of the copies belong to the pool: no volume gets them, however full it is, and no trim discards them.
 #[test]
-fn the_places_of_copies_are_nobodys() {
+fn no_volume_and_no_trim_uses_the_places_of_copies() {
     let device = ram(SIZE);
     Pool::create(&device, &CreateOptions::default().discard(true)).expect("formats");
     let pool = open(&device);

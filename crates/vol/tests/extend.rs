@@ -119,7 +119,7 @@ fn a_failed_write_changes_no_size() {
 }
 
 #[test]
-fn there_is_an_end_to_it() {
+fn writes_beyond_the_largest_size_are_refused() {
     let (_device, pool) = pool();
     let data = pattern(4, 4 * BLOCK as usize);
     let user = User::new(pool.create_growing_volume("v", BLOCK, 3 * BLOCK).expect("creates"));
@@ -215,7 +215,7 @@ fn a_write_under_way_is_in_a_snapshot_with_its_size_or_not_at_all() {
 }
 
 #[test]
-fn a_smaller_size_and_a_write_under_way_leave_nothing_half() {
+fn a_cut_beside_a_write_in_flight_leaves_all_or_nothing_of_it() {
     let (_device, pool) = pool();
     let (old, new) = (pattern(8, 4 * UNIT as usize), pattern(9, UNIT as usize));
     for (at, cut) in [(UNIT, 0), (2 * UNIT, UNIT / 2), (4 * UNIT, 3 * UNIT), (4 * UNIT + BLOCK, 4 * BLOCK)] {

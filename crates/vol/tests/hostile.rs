@@ -36,7 +36,7 @@ fn too_far(device: &Device) -> Option<String> {
 }
 
 #[test]
-fn runs_over_and_over_are_refused() {
+fn too_many_mapping_runs_are_refused() {
     let run = Record::Run { volume: 1, unit: 0, count: 14_000, phys: 1100 };
     let device = with_journal([volume(1)].into_iter().chain(std::iter::repeat(run)));
     assert!(refused(&device).contains("journal"));

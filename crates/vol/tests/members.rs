@@ -310,7 +310,7 @@ fn a_device_that_fails_leaves_the_pool_as_it_was() {
 }
 
 #[test]
-fn a_last_member_that_grew_and_first_ones_of_any_size() {
+fn members_of_any_size_and_growth_of_the_last() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, bytes: u64| {
         let path = dir.path().join(name);

@@ -35,7 +35,7 @@ fn told(watch: &mut Watch) -> Option<SpaceState> {
 }
 
 #[test]
-fn both_marks_both_ways_each_told_once() {
+fn each_change_of_space_state_is_notified_once() {
     let device = device(LowWater::Percent(25));
     let pool = open(&device);
     let mut watch = pool.watch();

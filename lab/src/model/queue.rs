@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_shares_nothing() {
+    fn unshared_data_moves_no_line() {
         assert_eq!(throughput(0, 10.0, &[5.0]), 0.0);
         assert!(close(throughput(512, 10.0, &[]), 51.2));
         assert!(close(at_most(512, 10.0, &[]), 51.2));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn who_goes_tells_an_owner_that_hears_and_no_other() {
+fn a_dropped_handle_wakes_only_a_waiting_owner() {
     let count = HandleCount::default();
     assert_eq!(count.count(), 1);
     count.add();

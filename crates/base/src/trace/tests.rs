@@ -128,7 +128,7 @@ fn batches_of_any_length_lie_one_after_the_other_to_the_end_of_the_file_and_from
 }
 
 #[test]
-fn a_file_that_is_cut_while_it_is_written_is_a_matter_of_the_file_alone() {
+fn truncating_the_file_does_not_kill_the_writer() {
     let place = Place::new("cut");
     let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
     writer.push(&common(1), 1000, |at| (at as u64, 512));
@@ -232,7 +232,7 @@ proptest! {
 }
 
 #[test]
-fn who_comes_to_the_place_of_one_that_has_gone_has_another_number_and_there_are_so_many() {
+fn device_numbers_are_never_reused_and_limited() {
     let place = Place::new("numbers");
     let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
     for number in 0..100u8 {

@@ -143,7 +143,7 @@ fn what_the_driver_refused_is_accounted_and_not_in_the_driver() {
 }
 
 #[test]
-fn what_is_only_gathered_is_in_nobodys_count() {
+fn gathered_requests_are_not_counted() {
     for host_depth in [None, Some(64)] {
         let mut puppet = Puppet::new().holding();
         puppet.host_depth = host_depth;

@@ -70,7 +70,7 @@ fn alone(rig: &mut Rig, block: u64) -> Alone {
 }
 
 #[test]
-fn what_overlaps_counts_once_and_a_gap_does_not() {
+fn overlapping_ios_count_once_and_gaps_do_not() {
     let (puppet, mut rig) = holding();
     pass(&rig, 5_000);
     // 0 to 300, 100 to 400 and 150 to 400; then nothing for 10,000; then 70.

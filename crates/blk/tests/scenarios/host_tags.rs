@@ -13,7 +13,7 @@ fn gets(rig: &mut Rig, puppet: &Puppet, count: u32) -> usize {
 }
 
 #[test]
-fn what_a_plug_announced_and_did_not_use_goes_back() {
+fn unused_tags_of_a_plug_are_returned() {
     let puppet = Puppet::new().host_depth(8).holding();
     let device = puppet.device();
     let (mut a, mut b) = (Rig::new(&[&device]), Rig::new(&[&device]));
@@ -25,7 +25,7 @@ fn what_a_plug_announced_and_did_not_use_goes_back() {
 }
 
 #[test]
-fn also_after_a_batch_that_was_full() {
+fn unused_tags_are_returned_after_a_full_batch() {
     let puppet = Puppet::new().host_depth(64).holding();
     let device = puppet.device();
     let (mut a, mut b) = (Rig::new(&[&device]), Rig::with(128, true, &[&device]));

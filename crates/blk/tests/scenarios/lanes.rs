@@ -331,7 +331,7 @@ fn a_lane_without_bios_says_so() {
 }
 
 #[test]
-fn a_route_to_what_was_detached_is_no_way() {
+fn a_route_is_invalid_after_detach() {
     let mut rig = Rig::new(&[&Puppet::new().device()]);
     let route = rig.ctx.route(rig.devices[0].0).unwrap();
     rig.ctx.detach(rig.devices[0].0, &mut |_: u32, _| unreachable!("nothing is on its way"));

@@ -29,7 +29,7 @@ fn detaching_one_device_loses_nothing_of_another() {
 }
 
 #[test]
-fn a_device_attached_twice_is_one_way_in() {
+fn attaching_twice_shares_one_hardware_context() {
     let puppet = Puppet::new().depth(4).holding();
     let device = puppet.device();
     let mut rig = Rig::new(&[&device, &device]);

@@ -194,7 +194,7 @@ fn nothing_is_gathered_behind_a_long_request() {
 }
 
 #[test]
-fn a_request_that_became_long_by_merges_goes_when_what_comes_is_no_neighbour() {
+fn a_request_merged_to_full_length_is_sent_before_a_non_adjacent_io() {
     let beside: Vec<u64> = (0..4).map(|at| 500 + at * u64::from(LONG / BLOCK)).collect();
     for way in WAYS {
         assert_eq!(offers(way, LONG, &beside), (vec![], vec![1]), "a neighbour still goes in, {way:?}");

@@ -61,7 +61,7 @@ fn a_busy_ring_walks_as_well() {
 }
 
 #[test]
-fn a_ring_that_polls_seldom_finds_it_by_time() {
+fn overdue_is_found_by_cycle_counter() {
     for stats in [true, false] {
         let puppet = Puppet::new().holding();
         puppet.script().ends_overdue = true;
@@ -80,7 +80,7 @@ fn a_ring_that_polls_seldom_finds_it_by_time() {
 }
 
 #[test]
-fn a_ring_that_ends_something_with_each_poll_finds_it_as_well() {
+fn overdue_is_found_by_stamp() {
     for stats in [true, false] {
         let puppet = Puppet::new().holding();
         puppet.script().ends_overdue = true;
@@ -149,7 +149,7 @@ fn a_reused_tag_starts_anew() {
 }
 
 #[test]
-fn what_the_driver_does_not_have_it_is_not_asked_about() {
+fn refused_requests_do_not_time_out() {
     // The puppet panics if it is called for a request that it does not hold.
     let puppet = Puppet::new();
     let mut rig = rig(&puppet);
@@ -173,7 +173,7 @@ fn what_the_driver_does_not_have_it_is_not_asked_about() {
 }
 
 #[test]
-fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
+fn gathered_requests_do_not_time_out() {
     // The same as above, without a request that was refused before.
     let puppet = Puppet::new();
     let mut rig = rig(&puppet);
@@ -191,7 +191,7 @@ fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
 /// A device that was busy for longer than a timeout ends its requests all at once. The ring notices when it is about to
 /// sleep.
 #[test]
-fn what_the_driver_has_just_ended_it_is_not_asked_about() {
+fn just_ended_requests_do_not_time_out() {
     // The puppet panics if it is called for a request that it does not hold.
     let puppet = Puppet::new();
     let mut rig = rig(&puppet);
@@ -211,7 +211,7 @@ fn what_the_driver_has_just_ended_it_is_not_asked_about() {
 /// A device is frozen for a moment (for a resize, for example) while it refuses requests. Requests sent afterwards have
 /// a whole timeout, although their tags are those of requests that had waited for long.
 #[test]
-fn what_a_freeze_took_apart_has_its_time_anew() {
+fn requests_resent_after_a_freeze_get_a_whole_timeout() {
     let puppet = Puppet::new().depth(1);
     let mut rig = rig(&puppet);
     puppet.script().accept = 0;

@@ -60,7 +60,7 @@ fn busy(devices: &[Device; 5], before: &[Stats; 5]) -> [u64; 5] {
 }
 
 #[test]
-fn each_partition_counts_what_came_through_it_and_what_it_is_a_piece_of_counts_it_too() {
+fn io_counts_for_its_partition_and_for_all_enclosing_ones() {
     let puppet = Puppet::new().holding();
     let (mut rig, devices) = rig(&puppet);
     let before = devices.each_ref().map(Device::stats);

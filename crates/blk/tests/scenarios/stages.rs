@@ -211,7 +211,7 @@ fn pieces_of_a_bio_that_waited_have_waited() {
 }
 
 #[test]
-fn nothing_is_left_of_a_wait_when_its_tag_is_used_again() {
+fn a_reused_tag_carries_no_waiting_time() {
     let puppet = Puppet::new().depth(1).holding();
     let mut rig = Rig::new(&[&puppet.device()]);
     rig.read(0, 0);

@@ -85,7 +85,7 @@ fn a_route_leads_nowhere_in_another_ring_and_once_its_device_is_detached() {
 }
 
 #[test]
-fn who_detaches_a_device_hears_of_all_that_was_on_its_way() {
+fn detach_reports_every_bio_in_flight() {
     let puppet = Puppet::new().depth(4);
     let mut rig = Rig::new(&[&puppet.device()]);
     puppet.script().finish = 0;
@@ -104,7 +104,7 @@ fn who_detaches_a_device_hears_of_all_that_was_on_its_way() {
 }
 
 #[test]
-fn a_device_gets_nothing_of_the_one_whose_number_it_has() {
+fn a_reused_device_number_gets_no_io_of_the_old_device() {
     let below = [Puppet::new().holding(), Puppet::new().holding()];
     let devices = below.each_ref().map(Puppet::device);
     let both = sheave_blk::linear::concatenate("both", &devices).expect("a device");

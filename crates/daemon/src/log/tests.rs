@@ -44,7 +44,7 @@ fn an_event_is_one_datagram_with_its_fields() {
 }
 
 #[test]
-fn peers_cannot_flood_it_and_what_was_left_out_is_told() {
+fn peer_events_are_rate_limited_and_suppressed_ones_counted() {
     let flood = |count: u32| (0..count).for_each(|_| warn!(target: CLIENT, "a client was dropped"));
     // `flood` is one place in the code, so all its calls share a bucket. A datagram socket holds about a dozen; the
     // rest goes to stderr.

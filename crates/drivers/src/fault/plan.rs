@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_comes_as_often_as_its_rate_where_it_can_happen_and_else_never() {
+    fn fault_rates_match_the_plan_per_operation() {
         let plan = all_kinds();
         for op in Op::ALL {
             let drawn = drawn(&plan, op, &mut stream(5, 0, 0));

@@ -57,7 +57,7 @@ fn a_signal_gives_the_caller_its_turn() {
 }
 
 #[test]
-fn what_no_retry_helps_is_said_at_once() {
+fn permanent_errors_are_returned_at_once() {
     let Some((mut ring, _file)) = with_one_fsync() else {
         return;
     };

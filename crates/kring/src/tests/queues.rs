@@ -115,7 +115,7 @@ fn a_run_in_registered_buffers_ends_where_a_buffer_is_not_there() {
 }
 
 #[test]
-fn only_one_alone_is_the_only_completion() {
+fn reap_only_takes_a_single_completion() {
     let Some(mut ring) = ring(4) else { return };
     let file = file_with(&[0; 16]);
     assert_eq!(ring.reap_only(), None);

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_has_the_work_of_its_thread() {
+    fn moment_counts_the_cpu_time_of_the_calling_thread() {
         let before = Moment::now();
         let mut sum = 0u64;
         while Moment::now().worked == before.worked {

@@ -115,7 +115,7 @@ fn the_end_of_a_quick_send_is_waited_for_with_the_next_event() {
 }
 
 #[test]
-fn replies_that_are_more_than_a_message_do_not_wait_for_another_event() {
+fn replies_beyond_one_message_are_sent_without_another_event() {
     // Each reply with data is a piece of its own. A client may have 512 requests under way, and twice as many are
     // refused at once.
     let Some(mut bench) = Bench::new(1 << 20) else { return };
@@ -124,13 +124,13 @@ fn replies_that_are_more_than_a_message_do_not_wait_for_another_event() {
 }
 
 #[test]
-fn requests_for_which_there_is_no_room_before_a_reply_has_left_do_not_wait_for_another_event() {
+fn a_send_that_frees_memory_for_requests_is_not_batched_with_the_next_event() {
     let Some(mut bench) = Bench::new(64 << 10) else { return };
     bench.none_waits_but_the_last(&request(0, 16 << 10).repeat(100), 100 * (16 + (16 << 10)));
 }
 
 #[test]
-fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event() {
+fn tls_records_beyond_one_send_are_sent_without_another_event() {
     // One request, whose reply is encrypted piece by piece: no other event occurs until the client has all of it.
     let Some(mut bench) = Bench::with_tls(64 << 20) else { return };
     for _ in 0..3 {
@@ -139,7 +139,7 @@ fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event(
 }
 
 #[test]
-fn who_asks_for_maps_alone_is_none_of_those_for_whom_such_questions_wait() {
+fn block_status_requests_alone_do_not_delay_each_other() {
     let Some(mut bench) = Bench::connected(ServerOptions::default(), None) else { return };
     let base = b"\0\0\0\x01x\0\0\0\x01\0\0\0\x0fbase:allocation";
     let option = |kind: u8, data: &[u8]| {
@@ -175,7 +175,7 @@ fn who_hangs_up_at_the_door_waits_for_no_place() {
 }
 
 #[test]
-fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_back_no_longer() {
+fn lifting_a_limit_releases_a_request_charged_in_the_same_turn() {
     let Some(mut bench) = Bench::new(1 << 20) else { return };
     let limit = |bench: &Bench, text: Option<&str>| {
         let limit = text.map(|text: &str| text.parse().expect("a limit"));

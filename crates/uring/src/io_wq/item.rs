@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_goes_round() {
+    fn item_passes_idle_queued_running_idle() {
         let items = Items::new(2, 5);
         assert!(items.is_idle(0) && items.is_idle(1));
         let generation = items.queue(0).expect("idle");

@@ -245,7 +245,7 @@ fn many_sleepers_sleep_together() {
 }
 
 #[test]
-fn work_that_computes_brings_no_crowd() {
+fn computing_items_do_not_raise_the_worker_count() {
     let pool = Pool::new(options(64, 8));
     let (mut submitter, seen) = client(&pool, 64, |_, _| {
         let start = Instant::now();

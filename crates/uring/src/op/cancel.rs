@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn to_cancel_many_looks_at_each_once() {
+    fn cancelling_many_visits_each_request_once() {
         const EACH: u32 = 2048;
         let mut ring = Ring::builder().entries(1024).cq_entries(8192).in_flight(8192).build().expect("a ring");
         let forever = || prep::timeout(Duration::from_secs(1000));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn never_finds_itself_a_guard_or_who_waits_for_its_turn() {
+    fn finds_neither_itself_nor_link_timeouts_nor_later_chain_members() {
         let mut rig = Rig::new();
         assert_eq!(rig.run(&[cancel(1, 1, 0)]), [(1, ENOENT)]);
         let chain = [with(timeout(1, 5), IOSQE_IO_LINK), with(link_timeout(2, 900), IOSQE_IO_LINK), nop(3)];
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_something_used_up_is_cancelled_at_once() {
+    fn requests_that_wait_for_bios_are_cancelled_at_once() {
         let builder = Ring::builder().entries(32).cq_entries(64).in_flight(64);
         let mut rig = Rig::of(builder, "null:size=1T,latency=1s");
         // A bio carries 2 GiB: these two use up all 64.

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_target_and_one_that_is_gone_say_so() {
+    fn messages_to_full_or_dropped_rings_fail() {
         let mut rig = Rig::new();
         let mut other = Ring::builder().entries(8).build().expect("a ring");
         let attached = rig.ring.attach_ring(&other.handle()).expect("room");

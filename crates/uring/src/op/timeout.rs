@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_behind_a_full_queue_counts_when_it_enters() {
+    fn overflowed_cqes_count_when_they_enter_the_cq() {
         let mut rig = Rig::of(Ring::builder().entries(8).cq_entries(8).in_flight(64), "null:size=1M");
         for user_data in 10..22 {
             rig.ring.push(prep::nop().user_data(user_data)).expect("room");

@@ -38,7 +38,7 @@ fn a_range_lies_within_a_buffer_or_not() {
 }
 
 #[test]
-fn what_was_taken_out_or_put_in_is_covered_no_more_or_from_then_on() {
+fn covers_follows_removed_and_added_buffers() {
     let mut table = table(&[(0x1000, 0x1000), (0x4000, 0x1000)]);
     let covers = |table: &BufTable, addr| (table.base(0), table.covers_some(0, addr, 1), table.covers(0, addr, 1));
     assert_eq!(covers(&table, 0x1000), (0x1000, true, true));

@@ -139,7 +139,7 @@ fn random_steps_agree_with_the_model() {
 }
 
 #[test]
-fn a_sleep_ends_in_time_and_looks_at_jumpy_clocks() {
+fn a_wait_is_limited_by_deadlines_and_by_clocks_that_can_be_set() {
     let mut timers = Timers::new(4);
     let (clock, time) = Clock::virtual_clock();
     assert_eq!(timers.wait_limit(&clock), None);

@@ -29,7 +29,7 @@ type Unit = (u64, u64, u64);
 
 /// Since the checkpoint the journal has renamed the volume and copied it: all of these volumes need the page.
 #[test]
-fn a_damaged_page_of_a_map_names_who_needs_it_now() {
+fn a_damaged_map_page_names_the_volumes_that_need_it() {
     let (disk, sb) = disk::formatted();
     let mut model = Model::new(sb.geometry(), 1, sb.journal_blocks);
     let create = |volume, name: &str| {
@@ -213,7 +213,7 @@ fn either_superblock_may_rot_while_the_other_can_stand_for_it() {
 }
 
 #[test]
-fn an_unclosed_checkpoint_may_lose_its_slot() {
+fn an_older_superblock_stands_in_if_no_commit_followed() {
     // The newest slot rots before another journal block was written: the older one and its journal say the same.
     let Pool { disk, mut sb, .. } = pool();
     let before = content(&disk);

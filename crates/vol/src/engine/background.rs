@@ -169,7 +169,7 @@ mod tests {
     /// Under load, regions are opened all the time. If each `notify` ended the pause, the looks would follow each other
     /// without a break.
     #[test]
-    fn what_there_is_to_do_ends_no_pause_and_the_end_of_the_thread_does() {
+    fn notify_does_not_end_a_pause_but_stop_does() {
         let signal = Arc::new(Signal::default());
         let pauses = |time| {
             let signal = Arc::clone(&signal);

@@ -524,7 +524,7 @@ mod tests {
     /// A checkpoint with the change was written, and the next checkpoint, without it, failed: the pool must still need
     /// more than a flush of the device to undo the change.
     #[test]
-    fn a_flush_that_ends_well_says_that_it_was_undone() {
+    fn a_successful_flush_makes_an_undo_durable() {
         let mut settled = 0;
         for change in &UNDONE {
             for good in 0..10 {
@@ -597,7 +597,7 @@ mod tests {
 
     /// U2: changes that are not durable yet cannot be used by others.
     #[test]
-    fn a_change_that_may_be_undone_is_used_when_it_is_durable() {
+    fn a_change_is_invisible_until_it_is_durable() {
         for change in &UNDONE[..6] {
             let (_device, pool, faults) = pool();
             let (looked, other) = (Arc::new(AtomicBool::new(false)), pool.clone());
@@ -624,7 +624,7 @@ mod tests {
     /// V8: a crash before the commit of a rollback is durable brings the old content of the volume back. Until then the
     /// space of that content is not free.
     #[test]
-    fn what_a_rollback_lets_go_is_free_when_its_commit_is_durable_and_not_before() {
+    fn units_freed_by_a_rollback_are_reused_only_after_its_commit() {
         let (_device, pool, faults) = pool();
         let inner = Arc::clone(pool.open_volume("v").unwrap().pool());
         let free = move || inner.lock().tree.units.available();
@@ -710,7 +710,7 @@ mod tests {
 
     /// When a commit fails, its unit may have become a hole, or another unit of the pool, or lie beyond the end.
     #[test]
-    fn a_unit_of_a_failed_commit_may_have_gone_meanwhile() {
+    fn a_unit_may_change_after_its_commit_failed() {
         type Meanwhile = (&'static str, fn(&Volume));
         let changes: [Meanwhile; 4] = [
             ("a hole in a leaf", |volume| punch(volume, 5, 1)),
@@ -740,7 +740,7 @@ mod tests {
     /// V5. The units that a failed commit freed come back in a crash before the next commit is durable. Until then
     /// their space is not free.
     #[test]
-    fn what_a_failed_commit_let_go_is_free_when_the_next_one_is_durable_and_not_before() {
+    fn units_freed_by_a_failed_commit_wait_for_the_next() {
         let (_device, pool, faults) = pool();
         let volume = pool.open_volume("v").unwrap();
         let free = || {

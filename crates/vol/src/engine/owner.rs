@@ -313,7 +313,7 @@ mod tests {
     /// V30: after another opening has taken the pool, the first owner writes nothing, whatever operation is tried, and
     /// its errors say why.
     #[test]
-    fn who_has_lost_the_pool_writes_nothing() {
+    fn an_opening_that_lost_the_pool_writes_nothing() {
         type Try = (&'static str, fn(&Pool, &mut Option<Volume>) -> bool);
         let tries: [Try; 9] = [
             ("a flush", |pool, _| pool.sync().is_err()),
@@ -405,7 +405,7 @@ mod tests {
     /// V30: an opening by an older program, or one that was stopped for a while, writes its superblocks over those of
     /// the newer opening.
     #[test]
-    fn an_older_opening_that_goes_on_is_told() {
+    fn an_older_opening_that_writes_on_is_detected() {
         let rig = Rig::new();
         drop(rig.open(Duration::MAX));
         let stale = rig.bytes();
@@ -455,7 +455,7 @@ mod tests {
 
     /// Superblocks that rot under an open pool are no sign of another owner: the next checkpoint rewrites them.
     #[test]
-    fn superblocks_that_rot_are_no_other_owner() {
+    fn rotten_superblocks_are_not_taken_for_another_owner() {
         for slots in [&[0u64][..], &[1], &[0, 1]] {
             let rig = Rig::new();
             let pool = rig.open(Duration::ZERO);
@@ -472,7 +472,7 @@ mod tests {
     /// A pool of an older program has no owner numbers. Successive openings are still distinguished, and an upgrade
     /// adds the numbers. the numbers.
     #[test]
-    fn a_pool_without_numbers_knows_later_openings() {
+    fn later_openings_are_detected_without_owner_numbers() {
         let rig = Rig::new();
         for at in SUPERBLOCKS {
             let mut block: [u8; BLOCK] = rig.bytes()[at as usize..][..BLOCK].try_into().unwrap();

@@ -103,7 +103,7 @@ fn model_writes_to_one_block_at_once_leave_its_checksum() {
 /// N2: several readers are the first to read a block that could not be read when the pool was opened. The block is good
 /// for all of them.
 #[test]
-fn model_a_block_that_several_learn_is_bad_for_nobody() {
+fn model_concurrent_first_reads_of_an_unknown_block_find_it_good() {
     explore(|| {
         let sums = Arc::new(Sums::new(&Geometry::new(1 << 16, 1 << 20, 16)));
         assert!(sums.arena.make(0));

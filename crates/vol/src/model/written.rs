@@ -14,7 +14,7 @@ use crate::state::extent_map::{Entry, ExtentMap, Geometry, Top};
 /// `DIRTY`, since more than the data must be made durable. Runs with written bits in the entries (64 KiB units), and
 /// beside them (128 KiB units).
 #[test]
-fn model_who_overwrites_a_new_block_sees_that_it_is_not_durable() {
+fn model_overwriting_a_new_block_returns_dirty() {
     for unit_shift in [16, 17] {
         explore(move || {
             let map = Arc::new(ExtentMap::new(Geometry::new(unit_shift)));

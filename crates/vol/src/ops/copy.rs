@@ -333,7 +333,7 @@ mod tests {
 
     /// A1 and A2 of `names`.
     #[test]
-    fn a_name_says_whose_snapshot_it_is_or_it_is_refused() {
+    fn snapshot_names_must_carry_their_volume() {
         let (_device, pool) = pool(&["vm1", "vm2"]);
         pool.snapshot("vm1", "vm1@monday").unwrap();
         let refused = |done: Result<(), PoolError>, words: &str| {

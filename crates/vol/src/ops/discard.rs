@@ -296,7 +296,7 @@ mod tests {
 
     /// G4: if the thread is stopped amid a batch, the close discards the rest of it.
     #[test]
-    fn what_a_batch_that_ended_early_has_left_is_discarded_by_the_next() {
+    fn a_cut_off_batch_is_relisted() {
         let bench = bench_with(true, false);
         let pool = &bench.pool;
         drop(pool.create_volume("v", 256 << 20).unwrap());

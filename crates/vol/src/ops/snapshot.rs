@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting_and_shrinking_hold_it_no_longer() {
+    fn delete_and_shrink_hold_the_lock_for_one_slot_at_most() {
         let (pool, volume) = large();
         pool.snapshot("v", "s").unwrap();
         write(&volume, (0..UNITS).step_by(LEAF as usize));

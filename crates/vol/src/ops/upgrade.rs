@@ -236,7 +236,7 @@ mod tests {
     /// V16: an upgrade has to write a checkpoint first to make room. Meanwhile a block in a region without marks is
     /// found bad. It is reported bad, and after the upgrade that outlives a crash.
     #[test]
-    fn what_is_told_bad_while_an_upgrade_makes_room_stays_bad() {
+    fn a_block_marked_bad_during_an_upgrade_stays_bad() {
         let device = open_device("ram:size=64M").expect("opens");
         let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");

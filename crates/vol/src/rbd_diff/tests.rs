@@ -116,7 +116,7 @@ fn random_bits_are_a_record_of_their_own_that_older_programs_skip() {
 }
 
 #[test]
-fn random_bits_decide_and_without_them_nothing_is_proved() {
+fn random_bits_decide_identity_and_their_absence_gives_alike() {
     let one = identity(1);
     assert_eq!(one.compare(&one.pool([9; 16]).volume(3)), Likeness::Same);
     // A snapshot that was deleted and taken again within a second, over other data in the same places.

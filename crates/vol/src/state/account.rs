@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn index_pages_are_never_counted_too_few_and_hardly_too_many() {
+    fn index_page_bound_is_tight() {
         for slots in [0, 1, 2, 255, 256, 257, 65_536, 65_537, 300_000] {
             for step in [1, 7, 256, 300, 65_536, 1 << 30] {
                 let used: Vec<u64> = (0..slots).step_by(step).collect();
@@ -256,7 +256,7 @@ mod tests {
     /// Operations leave free pages for the volume table of the checkpoint after the next one: a delete, which reserves
     /// no pages, must always be possible (M1).
     #[test]
-    fn who_leaves_nothing_for_others_leaves_the_table_of_the_next_checkpoint() {
+    fn last_reservation_leaves_room_for_the_next_table() {
         let mut work = Work::new(1, 65_536, 2_000, false);
         (0..400).for_each(|_| work.create());
         let state = &mut work.state;

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_passes_in_parts_and_all_of_it() {
+    fn releases_pass_in_parts_until_none_is_left() {
         let runs = [(10, 5), (100, 7)];
         let (grace, mut tree) = (Arc::new(Grace::new()), tree(&runs, 1));
         let mut limbo = Limbo::default();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_let_go_one_after_the_other_leave_it_free() {
+    fn a_unit_is_free_after_all_owners_released_it() {
         let (grace, mut tree) = (Arc::new(Grace::new()), tree(&[(9, 1)], 2));
         let mut limbo = Limbo::default();
         limbo.committed(let_go(&mut tree, &grace, &[(9, 1)]));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn one_owner_whose_io_does_not_end_keeps_back_what_it_let_go_and_nothing_else() {
+    fn stuck_io_delays_only_its_owners_releases() {
         let mut tree = tree(&[(1, 40)], 1);
         let (stuck, free) = (Arc::new(Grace::new()), Arc::new(Grace::new()));
         let (seat, _other) = (Grace::seat(&stuck), Grace::seat(&free));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_owners_do_nothing_passes_too_early_and_all_of_it_in_the_end() {
+    fn random_releases_never_pass_early_and_all_pass() {
         for seed in sheave_testkit::seeds(40) {
             let (mut owners, mut rng) = (Owners::new(), Rng::new(seed));
             (0..2_000).for_each(|_| owners.step(&mut rng));

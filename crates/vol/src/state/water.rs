@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_an_allocation_is_where_nothing_changes() {
+    fn no_transition_inside_the_calm_range() {
         for low in [LowWater::Off, LowWater::Percent(3), LowWater::Percent(40), LowWater::Bytes(1 << 30)] {
             let marks = Marks::new(low, 1000, 4096, 900);
             for state in [Ok, Low, Full] {

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn units_stay_what_they_are_until_they_were_read() {
+    fn compared_units_are_pinned_by_both_graces() {
         let (_pool, volumes, reads) = written();
         for held in 0..2 {
             *reads.lock().unwrap() =

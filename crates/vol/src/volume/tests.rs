@@ -18,7 +18,7 @@ const UNIT: u64 = 65_536;
 /// A discard of a part of a block looks the block up, then waits until the volume has been cut before it. It must not
 /// give the block space: that space would be lost, since no discard reaches beyond the end of a volume.
 #[test]
-fn a_discard_behind_a_cut_gives_nothing_space() {
+fn a_discard_beyond_a_cut_allocates_nothing() {
     let device = sheave_drivers::open_device("ram:size=64M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();

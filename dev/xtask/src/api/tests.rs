@@ -40,7 +40,7 @@ fn the_same_line_of_another_item_is_another_line() {
 }
 
 #[test]
-fn volumes_under_rings_are_told() {
+fn a_volume_crate_under_rings_is_refused() {
     let tree = "sheave v0.1.0 (/x)\nsheave-uring v0.1.0 (/y)\nlibc v0.2.0\nsheave-uring v0.1.0 (/y) (*)\n";
     assert_eq!(crates_of(tree).expect("none too many"), ["libc", "sheave", "sheave-uring"]);
     assert!(crates_of(&format!("{tree}sheave-vol v0.1.0 (/z)\n")).is_err());

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_neither() {
+    fn strings_are_neither_code_nor_comment() {
         for text in [
             r#"f("unsafe // \" no") g"#,
             r##"f(r#"a " // b"#) g"##,

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn however_they_are_written() {
+    fn every_spelling_of_a_crate_path_is_found() {
         assert_eq!(
             messages("crates/vol/src/state/table.rs", "//! x\n\nfn f() { crate::pool::x() }\n"),
             ["crates/vol/src/state/table.rs:3: `state` must not name `pool`: inside vol, too, arrows point down"]

@@ -77,7 +77,7 @@ fn rings_of_a_cpu_share_its_cache_which_is_pruned_by_64() {
 }
 
 #[test]
-fn who_has_not_opted_in_gets_nothing_from_the_cache_of_a_cpu() {
+fn rings_without_opt_in_bypass_the_cpu_cache() {
     let cached = on_a_thread(|| {
         let mut ring = PerCpu::new(false);
         assert!((0..40).all(|bio| ring.get(bio)));

@@ -64,7 +64,7 @@ fn points_are_read_as_they_are_meant() {
 }
 
 #[test]
-fn who_waits_spins_when_a_worker_has_a_cpu_of_its_own() {
+fn submitters_spin_only_if_workers_have_another_cpu() {
     let spins = |cpus: &[usize], worker_cpus: &[usize]| {
         let flood = flood::of(&lab(), &flood(2)).expect("a flood");
         Flood { cpus: cpus.to_vec(), worker_cpus: worker_cpus.to_vec(), ..flood }.has_cpus_for_both()

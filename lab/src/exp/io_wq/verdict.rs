@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_cannot_be_saved() {
+    fn too_little_lock_waiting_denies_the_claim() {
         let change = Change { percent: -0.1, low: -0.3, high: 0.1 };
         let unclear = Some(change);
         let judged = |most: f64, seed: Option<Change>| {

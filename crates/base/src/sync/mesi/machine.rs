@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_two_write_comes_and_goes() {
+    fn a_line_with_two_writers_moves_between_them() {
         let mut machine = machine();
         machine.touch(0, 128, 8, Access::Write);
         for turn in 0..10 {

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_left_behind() {
+    fn no_simulated_thread_starves() {
         let (outcome, _) = adding(3, 8, 500);
         let (least, most) = (outcome.steps.iter().min().copied(), outcome.steps.iter().max().copied());
         assert!(least > Some(0) && least.map(|least| 2 * least) > most, "{:?}", outcome.steps);

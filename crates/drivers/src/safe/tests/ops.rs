@@ -354,7 +354,7 @@ fn a_watch_that_is_cancelled_by_the_poll_that_it_caused_ends_and_leaves_its_plac
 }
 
 #[test]
-fn a_token_names_no_operation_after_its_own() {
+fn a_stale_token_does_not_match_the_next_operation_of_its_slot() {
     let driver = driver(1)
         .on_commit(|rqs, seen| seen.tokens.push(rqs.timer(Duration::from_millis(1)).expect("room")))
         .on_end(|rqs, seen, end| {

@@ -405,7 +405,7 @@ fn a_file_that_may_not_be_written_has_plain_reads_and_no_writes() {
 }
 
 #[test]
-fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
+fn wrong_mappings_fail_the_io() {
     let puppet = Puppet::new();
     let good = Mapping::new(MappingKind::Mapped, 0, 4096, MIB);
     let wrong = [
@@ -465,7 +465,7 @@ fn a_file_with_checksums_sees_the_memory_before_anything_else_and_its_word_is_th
 }
 
 #[test]
-fn of_a_failed_write_the_file_hears_and_of_a_failed_read_it_does_not() {
+fn end_summed_is_called_after_failed_writes_but_not_failed_reads() {
     let puppet = Puppet::new();
     for (flags, heard) in [(0, false), (IOCB_WRITE, true)] {
         let (mut bench, file) = bench(&puppet, |_| (), &[SUMMED, MAPPED]);
@@ -477,7 +477,7 @@ fn of_a_failed_write_the_file_hears_and_of_a_failed_read_it_does_not() {
 }
 
 #[test]
-fn what_could_not_be_sent_is_taken_back() {
+fn begin_write_is_undone_for_unsent_bios() {
     let puppet = Puppet::new();
     let device = puppet.device();
     let file = Arc::new(Scripted::new(&device, &[SUMMED, SUMMED, SUMMED]));

@@ -298,7 +298,7 @@ fn a_wait_from_outside_wakes_the_worker_that_was_not_woken() {
 /// Without threads the ring issues operations meant for workers. Their work entry is removed, also for a NOP, which
 /// puts no work of its own into the slot.
 #[test]
-fn what_no_worker_has_done_is_done_by_none_later() {
+fn stepped_offload_leaves_no_work_entry_behind() {
     let fails = Arc::new(AtomicBool::new(true));
     let flag = Arc::clone(&fails);
     let gate = move || if flag.load(Ordering::Relaxed) { Err(std::io::Error::other("on purpose")) } else { Ok(()) };

@@ -94,7 +94,7 @@ fn what_is_not_short_wakes_the_worker_at_once_and_is_not_overtaken() {
 }
 
 #[test]
-fn nothing_is_taken_back_where_help_is_not_wanted() {
+fn without_the_help_option_no_item_is_taken_back() {
     let (pool, mut submitter, seen) = napping(PoolOptions { help: false, ..options(1, 1) });
     for _ in 0..20 {
         let before = again(&pool, &mut submitter, &seen);
@@ -136,7 +136,7 @@ fn a_client_on_another_cpu_wakes_the_worker() {
 }
 
 #[test]
-fn what_nobody_was_woken_for_runs_when_the_pool_ends() {
+fn shutdown_runs_items_whose_wake_up_was_put_off() {
     let mut deferred = 0;
     while deferred < 10 {
         let (pool, mut submitter, seen) = napping(options(1, 1));
@@ -150,7 +150,7 @@ fn what_nobody_was_woken_for_runs_when_the_pool_ends() {
 }
 
 #[test]
-fn a_worker_that_nobody_relies_on_naps_once() {
+fn no_second_nap_unless_a_wake_up_was_put_off() {
     let (pool, _submitter, _seen) = napping(options(1, 1));
     let naps = |pool: &Pool<Probe>| pool.shared().accts[0].nap.is_somebody();
     until("it sleeps until it is woken", || pool.counts()[0].idle == 1 && !naps(&pool));

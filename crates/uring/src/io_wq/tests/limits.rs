@@ -109,7 +109,7 @@ fn failing(bound: u32, fails: &Arc<AtomicBool>) -> Pool<Probe> {
 }
 
 #[test]
-fn the_first_thread_that_cannot_be_made_is_an_answer() {
+fn items_end_with_no_thread_if_no_worker_can_be_created() {
     let fails = Arc::new(AtomicBool::new(true));
     let pool = failing(4, &fails);
     let (mut submitter, seen) = client(&pool, 16, |_, _| 0);
@@ -276,7 +276,7 @@ fn a_worker_that_could_not_be_made_is_made_later() {
 }
 
 #[test]
-fn a_thread_is_wanted_no_more_when_the_work_is_done() {
+fn starved_mark_is_cleared_when_no_work_is_left() {
     let (_pool, submitter, seen, gate, _) = starved();
     gate.open();
     seen.wait(2);
@@ -300,7 +300,7 @@ impl Drop for Leaves {
 }
 
 #[test]
-fn nobody_who_queues_waits_for_a_thread_to_end_and_the_end_of_the_pool_does() {
+fn only_shutdown_waits_for_ending_threads() {
     let pool = Pool::new(PoolOptions { idle_timeout: Duration::from_millis(5), ..options(1, 1) });
     let (gate, gone) = (Gate::default(), Arc::new(AtomicU32::new(0)));
     let (at, left, worker) = (gate.clone(), Arc::clone(&gone), AtomicU32::new(0));

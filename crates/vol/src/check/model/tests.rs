@@ -49,7 +49,7 @@ fn flat(map: &Map) -> BTreeMap<u64, (u64, u64)> {
 
 proptest! {
     #[test]
-    fn maps_are_what_was_done_to_them(ops in proptest::collection::vec(op(), 1..60)) {
+    fn maps_match_a_plain_model(ops in proptest::collection::vec(op(), 1..60)) {
         let geometry = Geometry::new(65_536, 1 << 20, 16);
         let mut map = Map::default();
         let mut oracle: BTreeMap<u64, (u64, u64)> = BTreeMap::new();

@@ -76,7 +76,7 @@ fn repaired(disk: &Disk) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn pages_of_which_the_journal_says_nothing_stay_where_they_are() {
+fn checksum_pages_without_journal_records_are_not_moved() {
     let disk = with_damaged_label(summed());
     assert_eq!(repaired(&disk), [(PLACES[1], false), (PLACES[2], false)]);
 }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_has_no_room_moves_what_comes_behind() {
+    fn a_longer_name_repacks_the_pages_behind_it() {
         let device = formatted();
         let pool = open(&device);
         (0..1000).for_each(|n| drop(pool.create_volume(&name(n), 1 << 20).unwrap()));
@@ -236,7 +236,7 @@ mod tests {
 
     /// Random changes, with checkpoints and openings in between, against a model of names and sizes.
     #[test]
-    fn what_is_loaded_is_what_was_there() {
+    fn the_table_survives_random_changes_and_reopening() {
         for seed in 0..8 {
             let mut rng = Rng::new(seed);
             let device = formatted();

@@ -340,7 +340,7 @@ const JOURNAL_WRITE: i64 = 1;
 /// The numbers of the failed blocks are not used again, so later blocks could not be replayed: the next commit is a
 /// checkpoint, which has everything.
 #[test]
-fn a_commit_that_failed_is_made_up_for_by_a_checkpoint() {
+fn the_commit_after_a_failed_one_is_a_checkpoint() {
     let (device, pool, volume, left) = pool();
     let generation = volume.pool().lock().sb.generation;
     write(&volume, 21, 3);
@@ -380,7 +380,7 @@ fn a_commit_that_failed_forgets_nothing_that_it_took() {
 /// Copies of maps are work that an opening must repeat. After much of it a checkpoint is due, even if hardly any node
 /// is dirty.
 #[test]
-fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
+fn costly_map_copies_make_a_checkpoint_due() {
     let (_, pool, volume, _) = pool();
     let before = volume.pool().lock().sb.generation;
     pool.snapshot("v", "s").unwrap();
@@ -394,7 +394,7 @@ fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
 
 /// A crash before the superblock is durable finds the previous checkpoint: its pages must not be reused until then.
 #[test]
-fn pages_that_a_checkpoint_replaces_are_given_to_nobody_before_it_is_durable() {
+fn replaced_pages_are_not_reused_before_the_checkpoint_is_durable() {
     let (_, pool, volume, _) = pool();
     write(&volume, 3, 4);
     volume.pool().checkpoint().unwrap();

@@ -279,7 +279,7 @@ fn what_the_journal_makes_of_a_volume_with_a_damaged_map() {
 }
 
 #[test]
-fn a_disk_that_reads_next_to_nothing_is_no_pool_with_damaged_maps() {
+fn too_many_unreadable_pages_refuse_the_pool() {
     let device = open_device("ram:size=64M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
@@ -338,7 +338,7 @@ fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
 
 /// A pool may have more nodes than one journal may change, and still opens after a crash.
 #[test]
-fn what_a_checkpoint_has_is_no_work_of_the_journal() {
+fn loading_a_checkpoint_does_not_count_as_replay_work() {
     let device = three_volumes();
     let recovered = super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default()).unwrap();
     assert!(recovered.state.tree.index.live() > 4, "it has loaded some");

@@ -231,7 +231,7 @@ fn a_pool_whose_host_is_full_flushes_deletes_closes_and_opens() {
 
 /// V15: an operation that is refused names the host in its error, and has changed nothing.
 #[test]
-fn who_needs_new_space_is_told_of_the_host() {
+fn errors_for_want_of_space_name_the_host() {
     let rig = Rig::new(8 << 20, Checksum::None);
     let pool = rig.open().unwrap();
     let volume = pool.create_volume("v", 1 << 40).unwrap();
@@ -392,7 +392,7 @@ fn volume_pages(pool: &Pool) -> HashSet<u64> {
 
 /// M4: the stock takes no space from data: only units that data cannot take anyway stay metadata.
 #[test]
-fn pages_with_space_take_none_from_data() {
+fn the_stock_takes_no_space_from_data() {
     let space = |sparse: bool| {
         let rig = Rig::new(64 << 20, Checksum::None);
         let pool = if sparse { rig.open() } else { Pool::open(&rig.device, &OpenOptions::default()) }.unwrap();

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_once_whoever_has_it() {
+    fn a_shared_block_is_read_once() {
         let mut seen = Seen::default();
         assert_eq!(take(&mut seen, piece(0, 100, 16)), [piece(0, 100, 16)]);
         assert_eq!(take(&mut seen, piece(0, 100, 16)), []);

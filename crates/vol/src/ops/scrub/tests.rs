@@ -101,7 +101,7 @@ fn scrubbed(pool: &Pool) -> ScrubReport {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_what_can_after_all_is_not() {
+fn only_persistent_read_errors_are_reported() {
     let (pool, volume, knobs) = pool();
     let addr = volume.map(5 * 4096, 4096, Intent::Read).unwrap().addr;
     let (leaf, root) = {

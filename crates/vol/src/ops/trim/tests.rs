@@ -172,7 +172,7 @@ fn what_is_deleted_or_written_meanwhile_is_never_discarded() {
 }
 
 #[test]
-fn a_discard_that_fails_and_an_end_before_the_end_take_no_space() {
+fn a_failed_or_broken_off_trim_leaks_no_units() {
     let bench = bench();
     let before = bench.pool.info();
     *bench.fails.lock().unwrap() = true;

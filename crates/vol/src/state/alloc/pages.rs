@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_as_many_pages_as_pairs_of_units() {
+    fn pages_are_limited_by_pairs_of_units() {
         for free in [7, 8] {
             let mut units = Units::new(free);
             // The last free units are all on one member: a pair there is better than no page.
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_takes_nothing() {
+    fn taking_too_many_pages_takes_none() {
         let mut units = Units::new(3);
         let mut pages = Pages::new(16);
         assert!(pages.take(49, &mut units).is_none());

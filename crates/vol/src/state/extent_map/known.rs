@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_that_knows_leaves_makes_the_maps_of_one_that_walks() {
+    fn replay_with_leaf_cache_equals_replay_without() {
         for seed in sheave_testkit::seeds(20) {
             let mut rng = Rng::new(seed);
             let [mut walks, mut knows] = [(); 2].map(|()| State::new(superblock()));

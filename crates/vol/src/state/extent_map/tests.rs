@@ -240,7 +240,7 @@ fn many_steps_of_each_size() {
 }
 
 #[test]
-fn a_hole_is_as_long_as_it_can_be_told_at_once() {
+fn a_hole_without_a_leaf_extends_to_the_next_leaf() {
     let pair = Pair::new(16);
     let hole = pair.tree.map.lookup_read(&pair.tops[0], 5 << 20, 1 << 40).expect("nobody else is here");
     assert_eq!((hole.kind, hole.len), (MappingKind::Hole, 11 << 20), "to the end of the leaf");
@@ -250,7 +250,7 @@ fn a_hole_is_as_long_as_it_can_be_told_at_once() {
 /// A parent releases a shared node by copying it. The other parent changes that node in place only when the release has
 /// passed the deferred-free queue.
 #[test]
-fn a_node_that_a_parent_let_go_is_changed_by_the_other_only_when_that_has_passed_the_gate() {
+fn a_shared_node_is_copied_until_the_other_parents_release_has_passed() {
     let mut pair = Pair::new(16);
     pair.write(0, 5, 0, 1);
     pair.copy();

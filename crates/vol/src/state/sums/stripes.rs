@@ -117,7 +117,7 @@ mod tests {
 
     /// A read must not find the earlier blocks quiet between their end and their being read back.
     #[test]
-    fn a_write_that_meets_another_in_a_later_block_has_all_its_blocks_under_way_again() {
+    fn a_clash_in_a_later_block_restarts_all_blocks() {
         let stripes = Stripes::new();
         (5..8).for_each(|block| stripes.begin(block));
         let before: Vec<_> = (5..7).map(|block| stripes.word(block).load(Ordering::SeqCst)).collect();

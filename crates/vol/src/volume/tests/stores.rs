@@ -84,7 +84,7 @@ fn a_write_beside_a_discard_is_not_lost() {
 
 /// V2, V3: a block that was just written for the first time is overwritten by another writer.
 #[test]
-fn who_overwrites_what_was_just_written_knows_that_it_is_not_durable() {
+fn an_overwrite_after_a_first_write_sees_the_dirty_flag() {
     for unit in UNITS {
         let pool = pool(unit);
         let volume = pool.create_volume("v", 8 * unit).unwrap();
@@ -106,7 +106,7 @@ fn who_overwrites_what_was_just_written_knows_that_it_is_not_durable() {
 
 /// V2, V3: blocks of a unit and of its neighbours that were just copied to places of their own.
 #[test]
-fn who_overwrites_what_was_just_copied_knows_that_it_is_not_durable() {
+fn an_overwrite_after_a_relocation_sees_the_dirty_flag() {
     for unit in UNITS {
         let pool = pool(unit);
         let volume = pool.create_volume("v", 8 * unit).unwrap();
@@ -121,7 +121,7 @@ fn who_overwrites_what_was_just_copied_knows_that_it_is_not_durable() {
 
 /// W2, H1: a block is zeroed because a part of it is written, while first writes to the unit may be in flight.
 #[test]
-fn who_writes_beside_a_block_that_was_just_zeroed_is_seen() {
+fn zeroing_a_block_loses_no_write_beside_it() {
     for unit in UNITS {
         let pool = pool(unit);
         let volume = pool.create_volume("v", 8 * unit).unwrap();

@@ -26,7 +26,7 @@ fn two_folders_that_name_each_other_are_a_circle() {
 }
 
 #[test]
-fn one_way_is_no_circle() {
+fn a_one_way_dependency_is_no_circle() {
     assert!(of_three("use crate::b::y::B;\n", "use crate::c::z::C;", "").is_empty());
 }
 
@@ -77,7 +77,7 @@ fn folders_inside_a_folder_are_checked_too() {
 }
 
 #[test]
-fn tests_and_comments_name_nobody() {
+fn names_in_tests_and_comments_do_not_count() {
     let x = "use crate::b::y::B;\n";
     for y in ["//! See `crate::a::x::A`.\n", "#[cfg(test)]\nmod t {\n    use crate::a::x::A;\n}\n"] {
         assert!(of_three(x, y, "").is_empty(), "{y}");
@@ -88,7 +88,7 @@ fn tests_and_comments_name_nobody() {
 }
 
 #[test]
-fn other_crates_and_own_types_are_nobody() {
+fn paths_of_other_crates_and_own_types_do_not_count() {
     let x = "use a::A;\nuse std::b::B;\nfn f() -> impl Sized + use<> { Self::b::<u8>(); x.b::<u8>() }\n";
     assert!(of_three(x, "use crate::a::x::f;\n", "").is_empty());
 }

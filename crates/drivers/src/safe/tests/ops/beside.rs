@@ -136,7 +136,7 @@ fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
 }
 
 #[test]
-fn nor_by_what_others_watch_that_have_faults_injected() {
+fn a_panicked_driver_is_not_waited_for_beside_a_faulty_watching_device() {
     // Faults of flushes, which are not sent here: with a plan without faults the fault layer would not be in the path.
     let plan = FaultPlan::new(1).with(FaultKind::DroppedFlush, 1.0);
     panics_beside_one_that_watches(&|watcher| fault::over("faulty", &watcher, &plan).expect("a device").0);

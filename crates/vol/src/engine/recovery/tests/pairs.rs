@@ -115,7 +115,7 @@ fn a_damaged_copy_of_any_page_costs_nothing_and_a_scrub_writes_it_anew() {
 }
 
 #[test]
-fn both_copies_damaged_are_what_a_page_is_in_a_pool_with_one() {
+fn damage_to_both_copies_acts_as_in_a_pool_with_one_copy() {
     let whole = pool(Checksum::Crc32c);
     let (mut refused, mut quarantined) = (0, 0);
     for pair in pages(&whole) {

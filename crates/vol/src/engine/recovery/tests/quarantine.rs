@@ -343,7 +343,7 @@ fn second_of(device: &Device, at: u64) -> Option<u64> {
 
 /// Deleting the damaged volumes, or rolling them back, drops the records kept for them; a repair applies these.
 #[test]
-fn what_is_kept_of_a_damaged_map_goes_with_it() {
+fn kept_records_are_dropped_with_their_damaged_map() {
     for how in 0..3 {
         let device = four_volumes(UNIT);
         let leaf =

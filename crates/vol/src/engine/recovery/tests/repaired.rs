@@ -191,7 +191,7 @@ fn a_damaged_page_of_checksums_costs_those_of_its_region() {
 /// A damaged block of the journal may have said that a region was opened: data written there must not be taken for
 /// rotten.
 #[test]
-fn a_repair_of_a_damaged_journal_believes_all_but_what_was_told_bad() {
+fn a_repair_of_a_damaged_journal_trusts_all_but_marked_blocks() {
     let mut made = Made::new();
     made.tell_bad(4);
     made.checkpoints();

@@ -140,7 +140,7 @@ fn data_that_could_not_be_read_stays_undecided_until_it_can() {
 
 /// A write replaces the content of the unreadable block: later rot in it is reported.
 #[test]
-fn data_that_was_written_since_is_believed_no_more() {
+fn rot_after_a_rewrite_of_an_unreadable_block_is_reported() {
     let (device, at) = cut_off(3, 1);
     let (pool, _) = open(&device, &[at]).unwrap();
     let volume = pool.open_volume("v").unwrap();
@@ -174,7 +174,7 @@ fn a_disk_that_reads_next_to_no_data_does_not_open_for_writing() {
 
 /// A read-only opening writes nothing, so blocks remain unknown: a bad spot of any size costs only the data in it.
 #[test]
-fn whatever_a_disk_cannot_read_all_else_can_be_looked_at() {
+fn a_read_only_opening_serves_all_readable_blocks() {
     let (device, places) = cut_off_at(1000);
     // One block in three of the first 900: some blocks of each unit can be read.
     let bad: Vec<u64> = places[..900].iter().copied().step_by(3).collect();
@@ -235,7 +235,7 @@ fn writes_that_met_and_could_not_be_read_back_leave_nothing_that_is_bad() {
 
 /// A block that the disk can read on its own gets its checksum at once.
 #[test]
-fn of_what_could_not_be_read_back_each_block_is_read_alone() {
+fn a_failed_read_back_is_retried_block_by_block() {
     let (_device, pool, disk, places) = met(3);
     let volume = pool.open_volume("v").unwrap();
     let (first, second) = (begin(&volume, 0, 3), begin(&volume, 0, 3));

@@ -113,7 +113,7 @@ fn a_region_stays_open_while_a_write_is_under_way_and_closes_after_it() {
 
 /// G3.
 #[test]
-fn a_checkpoint_looks_at_no_region_that_is_closed_and_written() {
+fn checkpoints_scan_active_regions_only() {
     let (_device, pool, writer) = Writer::new();
     let active = || {
         let state = writer.volume.pool().lock();
@@ -196,7 +196,7 @@ fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
 
 /// `look` itself writes nothing. A checkpoint follows only when it can close a region.
 #[test]
-fn looks_close_what_nobody_writes_to_and_nothing_else() {
+fn look_closes_only_idle_regions() {
     let (_device, pool, writer) = Writer::new();
     assert!(!pool.close_idle().expect("looks"), "nothing was written");
     let look = || (pool.close_idle().expect("looks"), writer.generation());
@@ -273,7 +273,7 @@ fn more_regions_than_a_pool_opens_are_not_replayed() {
 /// A writer returns late from the commit of its intent: the regions have closed since, and another intent of them waits
 /// for its commit. Writes may begin only when that second intent is durable.
 #[test]
-fn an_intent_that_waits_is_not_durable_by_one_before_it() {
+fn an_older_durable_intent_does_not_cover_a_newer_one() {
     let (_device, pool, writer) = Writer::new();
     writer.end(writer.begin(), 1);
     let inner = writer.volume.pool();
