@@ -44,13 +44,14 @@ use crate::error::DeviceError;
 use crate::hctx::Hctx;
 use crate::hctx_shared::Waker;
 use crate::kring_slot::KringSlot;
-use crate::outside::Outside;
 #[cfg(sheave_lab)]
 use crate::plug::EachRead;
 use crate::plug::Plug;
 use crate::ring_core::Core;
 use crate::stats::Split;
 use crate::timeout::NextLook;
+
+use self::outside::Outside;
 
 /// Largest number of hardware contexts of one ring (I2).
 pub const MAX_HCTXS: usize = 64;

@@ -105,7 +105,6 @@ pub mod kring_slot;
 pub mod limits;
 pub mod linear;
 pub mod merge;
-mod outside;
 mod plain_io;
 pub mod plug;
 pub mod queue;

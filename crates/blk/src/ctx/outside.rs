@@ -1,6 +1,9 @@
 //! Waiting from outside: an event loop that is not the ring's own polls a descriptor and then calls the ring.
 //!
-//! Owns the order of the steps. The descriptor is in [`outside`](crate::outside).
+//! Owns the order of the steps, and the descriptor: an epoll instance over two eventfds, the parker's, which other
+//! threads signal, and one that the kernel ring signals. The latter is needed because a poll of the kernel ring's own
+//! descriptor does not show completions that need an enter. Everything is made on first use: a ring that nobody waits
+//! for from outside has no such descriptors and makes no system calls for them.
 //!
 //! The protocol is the parker's event count (`sheave_base::parker`): announce the sleep, check once more, then wait.
 //! The announcement stays until the next [`IoCtx::prepare_wait`], or until the ring itself sleeps. Both consume the
@@ -12,8 +15,12 @@
 //! - O2: if the descriptor cannot cover all events (no memory, too many open files, a kernel ring with IOPOLL, which
 //!   signals nothing), the limit is [`DEAF_ROUND`]: slower, but no event is lost for good.
 
-use std::os::fd::BorrowedFd;
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use sheave_kring::KernelRing;
 
 use super::IoCtx;
 use crate::ring_core::ALL_THE_TIME;
@@ -71,4 +78,48 @@ impl IoCtx {
         }
         self.outside.watch(bell, kring) || kring.outstanding() == 0
     }
+}
+
+/// Descriptors for waiting from outside.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    set: OnceCell<Option<OwnedFd>>,
+    /// Eventfd that the kernel ring signals, once registered.
+    kernel: Option<OwnedFd>,
+}
+
+impl Outside {
+    /// Returns the epoll instance with `bell`, the parker's eventfd, in it; `None` if it cannot be made.
+    pub(super) fn set(&self, bell: BorrowedFd<'_>) -> Option<BorrowedFd<'_>> {
+        let make = || {
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+            add(set.as_fd(), bell).then_some(set)
+        };
+        self.set.get_or_init(make).as_ref().map(AsFd::as_fd)
+    }
+
+    /// Makes the kernel ring signal the epoll instance, if it does not yet. Returns true if it does.
+    pub(super) fn watch(&mut self, bell: BorrowedFd<'_>, kring: &KernelRing) -> bool {
+        if self.kernel.is_none()
+            && let Some(set) = self.set(bell)
+        {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+            let tells = |bell: &OwnedFd| add(set, bell.as_fd()) && kring.register_eventfd(bell.as_fd()).is_ok();
+            let kernel = bell.filter(tells);
+            self.kernel = kernel;
+        }
+        self.kernel.is_some()
+    }
+
+    /// Consumes the kernel ring's signals so far.
+    pub(super) fn silence(&self) {
+        if let Some(kernel) = &self.kernel {
+            // An error is fine: it means that the kernel ring has not signalled.
+            let _ = rustix::io::read(kernel, &mut [0; 8]);
+        }
+    }
+}
+
+fn add(set: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> bool {
+    epoll::add(set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).is_ok()
 }
