@@ -15,6 +15,7 @@
 //! - I3: `stalled` is false only if nothing waits and the gate was seen open at the last flush; the fast path
 //!   checks nothing else.
 
+mod account;
 mod complete;
 mod contained;
 mod gather;
@@ -22,9 +23,6 @@ mod parts;
 mod sequence;
 mod stages;
 mod stall;
-mod stamps;
-mod times;
-mod traced;
 
 use crossbeam_utils::CachePadded;
 use sheave_base::asymmetric::Mark;
@@ -57,7 +55,7 @@ use crate::timeout::TimeoutWalk;
 
 use self::contained::Contained;
 use self::parts::Parts;
-use self::stamps::Stamps;
+use self::stages::Stamps;
 
 /// The hardware context of one ring for one device.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
-use super::stamps::Passed;
-use super::traced::{self, Whence};
+use super::account::{Whence, trace_request};
+use super::stages::Passed;
 use crate::bio::{BIO_PLAIN, BIO_SLOW_END, BioId};
 use crate::end_io::{EndIo, PlainEnd, RunEnd};
 use crate::request::{DoneList, RQ_DELAYED, RQ_FLUSH_SEQ, RQ_FUA, Requests, RqHead};
@@ -284,7 +284,7 @@ impl Hctx {
                 }
                 core.split = split;
                 if let Some(trace) = &mut core.trace {
-                    traced::put(
+                    trace_request(
                         trace,
                         &Whence { queue, index: *index, in_driver: *in_driver },
                         rq,
