@@ -15,6 +15,8 @@
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
+use crate::hctx::flush::Step;
+
 /// Number of vectors that a bio holds without a table.
 pub const BIO_INLINE_VECS: usize = 4;
 
@@ -289,6 +291,8 @@ pub struct BioAttrs {
     pub(crate) remaining: u16,
     /// True while the bio is in use, and so in no list of free bios.
     pub(crate) live: bool,
+    /// Step of the bio's flush sequence. Only `hctx::flush` changes it.
+    pub(crate) step: Step,
 }
 
 impl BioAttrs {
@@ -304,6 +308,7 @@ impl BioAttrs {
             fixed_buf: NO_FIXED_BUF,
             remaining: 0,
             live: true,
+            step: Step::Start,
         }
     }
 }

@@ -18,9 +18,9 @@
 mod account;
 mod complete;
 mod contained;
+pub(crate) mod flush;
 mod gather;
 mod parts;
-mod sequence;
 mod stages;
 mod stall;
 
@@ -38,14 +38,13 @@ use crate::bio_set::BioList;
 use crate::driver::{HctxOpen, HwEnv, KernelEvents, NextEvent, Remote};
 use crate::end_io::EndIo;
 use crate::error::DeviceError;
-use crate::flush::FlushQueue;
 use crate::hctx_shared::{HctxShared, Waker};
 use crate::limits::Capacity;
 use crate::merge;
 use crate::plain_io::OpenLane;
 use crate::queue::{Gate, Queue};
 use crate::request::{
-    DoneList, PLUG_LONG, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
+    DoneList, PLUG_LONG, RQ_FLUSH_SEQ, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
 use crate::ring_core::Core;
 use crate::stack::Lower;
@@ -54,6 +53,7 @@ use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
 use self::contained::Contained;
+use self::flush::FlushQueue;
 use self::parts::Parts;
 use self::stages::Stamps;
 
@@ -95,7 +95,7 @@ pub(crate) struct Hctx {
     lane: OpenLane,
     refused: RqQueue,
     pub(crate) waiting: BioList,
-    pub(crate) flush: FlushQueue,
+    flush: FlushQueue,
     done: DoneList,
     stamps: Stamps,
     freed: Freed,
@@ -184,10 +184,6 @@ impl Hctx {
     #[inline(always)]
     pub(crate) fn key(&self) -> u64 {
         self.key
-    }
-
-    pub(crate) fn flush_tag(&self) -> u16 {
-        self.shared.tags.depth()
     }
 
     /// Returns the number of requests that hold a tag, including the flush request.
@@ -294,18 +290,6 @@ impl Hctx {
         if self.gathered.is_full() {
             self.flush(core);
         }
-    }
-
-    /// Prepares the one flush request and gathers it.
-    pub(crate) fn gather_flush(&mut self, core: &mut Core) {
-        let tag = self.flush_tag();
-        let start = if self.counts { core.plug.now(&core.clock) } else { CoarseTs::default() };
-        let generation = self.rqs[tag].generation.wrapping_add(1);
-        let head = RqHead { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..RqHead::default() };
-        self.rqs[tag] = Request { head, ..Request::unused() };
-        // `publish_batch` sets `HctxShared::flushing`, which stands for the tag of the flush request.
-        self.tags.publish_by_words();
-        self.push_gathered(core, tag);
     }
 
     /// Calls [`Hctx::flush`] if a request is gathered. Refused requests alone are left to `kick`.
@@ -440,12 +424,6 @@ impl Hctx {
         if self.hw.call(|hw| hw.kernel_done(events, &mut table, &mut env, &mut self.done)).is_none() {
             core.broken |= self.bit;
         }
-    }
-
-    /// Returns the request flags of a write with FUA: those of native FUA, or, if the device lacks it, those of a flush
-    /// sequence, so that a POSTFLUSH follows.
-    pub(crate) fn fua_flags(&self) -> u8 {
-        if self.queue.capabilities().fua { RQ_FUA } else { RQ_FLUSH_SEQ }
     }
 
     /// Calls `HwQueue::timed_out` for each overdue request, if a walk over the tags is due.

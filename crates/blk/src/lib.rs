@@ -9,10 +9,10 @@
 //! | `plain_io`, `end_io` | parameters of plain I/O; calls that report the end of I/O to its owner |
 //! | [`plug`] | the batch and its cached time |
 //! | `ring_core` | state that all hardware contexts of a ring share; the end of a bio |
-//! | [`hctx`] | the hardware context of one ring for one device: gather, dispatch, complete |
+//! | [`hctx`] | the hardware context of one ring for one device: gather, dispatch, flush, complete |
 //! | [`request`], [`tag_set`] | preallocated requests and the tags that are their indices |
 //! | [`merge`], [`split`], [`limits`] | merging adjacent bios, cutting large ones, limits of a request |
-//! | [`flush`], [`timeout`] | bios that wait for a flush; overdue requests |
+//! | [`timeout`] | overdue requests |
 //! | [`queue`], [`device`] | state that rings share: limits, gate, statistics; a device and its legs |
 //! | [`claim`], [`flush_alarm`] | one owner of a device at a time; reports of failed flushes to an owner |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
@@ -97,7 +97,6 @@ pub mod device;
 pub mod driver;
 mod end_io;
 pub mod error;
-pub mod flush;
 pub mod flush_alarm;
 pub mod hctx;
 pub mod hctx_shared;

@@ -38,7 +38,7 @@ pub const PLUG_LONG: u32 = 128 << 10;
 
 /// The write must be durable when it completes, and the driver has native FUA.
 pub const RQ_FUA: u8 = 1 << 0;
-/// The request belongs to a flush sequence: its completion goes through [`flush`](crate::flush).
+/// The request belongs to a flush sequence: its completion goes through [`flush`](crate::hctx::flush).
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
 /// The request takes no more bios.
 pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;

@@ -66,6 +66,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     let parent = &mut bios[id];
     let (owner, sector, op, flags) = (parent.owner, parent.sector, parent.op, parent.flags);
     let (bdev, part, fixed_buf, waited_from) = (parent.bdev, parent.part, parent.fixed_buf, parent.waited_from);
+    let step = parent.step;
     debug_assert!(flags & BIO_PLAIN == 0, "a plain record fits the limits as it is, and its end reports its bytes");
     parent.remaining += 1;
     parent.flags |= BIO_SLOW;
@@ -81,6 +82,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     front.op = op;
     front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_NOMERGE | BIO_STACKED | BIO_WAITED));
     front.waited_from = waited_from;
+    front.step = step;
     front.bdev = bdev;
     front.part = part;
     front.fixed_buf = fixed_buf;

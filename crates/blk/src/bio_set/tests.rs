@@ -8,6 +8,7 @@ use sheave_base::status::Status;
 
 use super::*;
 use crate::bio::{BIO_CHILD, BIO_NOMERGE, BIO_WAITS, NO_FIXED_BUF, Op};
+use crate::hctx::flush;
 
 const VEC: BVec = BVec { base: 0x1000, len: 512 };
 
@@ -18,8 +19,8 @@ fn poison(bio: &mut Bio) {
     (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
     *parent = BioId(77);
     *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
-    let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, remaining, live: _ } = attrs;
-    (*op, *status) = (Op::WriteZeroes, Status::Medium);
+    let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, remaining, live: _, step } = attrs;
+    (*op, *status, *step) = (Op::WriteZeroes, Status::Medium, flush::Step::Done);
     *flags |= BIO_CHILD | BIO_WAITS | BIO_NOMERGE;
     (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
 }
@@ -28,8 +29,8 @@ fn poison(bio: &mut Bio) {
 fn assert_fresh(bio: &Bio, flags: u16) {
     let Bio { next, owner, sector, bytes, parent, .. } = bio;
     assert_eq!((*next, *owner, *sector, *bytes, *parent), (BioId::NONE, 0, 0, 0, BioId::NONE));
-    let BioAttrs { op, status, bdev, part, nr_vecs, .. } = bio.attrs;
-    assert_eq!((op, status, bdev, part, nr_vecs), (Op::Read, Status::Ok, 0, 0, 0));
+    let BioAttrs { op, status, bdev, part, nr_vecs, step, .. } = bio.attrs;
+    assert_eq!((op, status, bdev, part, nr_vecs, step), (Op::Read, Status::Ok, 0, 0, 0, flush::Step::Start));
     assert_eq!((bio.attrs.fixed_buf, bio.remaining, bio.live, bio.flags), (NO_FIXED_BUF, 0, true, flags));
     assert!(bio.vecs().is_empty() && bio.table.is_none());
 }

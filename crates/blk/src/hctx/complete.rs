@@ -11,7 +11,6 @@
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
-use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
 use super::account::{Whence, trace_request};
@@ -312,42 +311,6 @@ impl Hctx {
         }
         account.write();
         at
-    }
-
-    /// Ends the requests of the batch that belong to flush sequences, and reports writes with FUA that failed to the
-    /// watches.
-    #[cold]
-    fn complete_sequences(&mut self, core: &mut Core, now: Option<CoarseTs>, end: &mut dyn EndIo) {
-        let flush_tag = self.flush_tag();
-        self.stamps.look_again();
-        for at in 0..self.done.len() {
-            let tag = self.done.tags()[at];
-            let status = self.done.status(tag);
-            let rq = &mut self.rqs[tag];
-            // A write refused for lack of space reached no cache, so it does not show that earlier writes were lost.
-            if rq.flags & RQ_FUA != 0 && status != Status::NoSpc {
-                self.queue.watches().failed(status);
-            }
-            if rq.flags & RQ_FLUSH_SEQ == 0 {
-                continue;
-            }
-            // The split of this step alone. `end_sequence` adds the time that its bios have waited before it.
-            let split = now.map(|now| self.stamps.split_of(at, tag, rq, core.looked, now)).unwrap_or_default();
-            if tag == flush_tag {
-                // Release: like a tag that is freed.
-                self.shared.flushing.store(0, Ordering::Release);
-                self.flush_done(core, status, (split, now), end);
-                continue;
-            }
-            let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE); // C1
-            while id.is_some() {
-                let next = core.bios[id].next;
-                self.data_done(core, id, status, (split, now), end);
-                id = next;
-            }
-            self.freed.add(tag);
-        }
-        self.stalled = true;
     }
 }
 

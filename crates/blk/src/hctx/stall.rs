@@ -115,10 +115,7 @@ impl Hctx {
         self.in_driver -= 1;
         let tag = rq.into_tag();
         if tag == self.flush_tag() {
-            // Release: like a tag that is freed.
-            self.shared.flushing.store(0, Ordering::Release);
-            self.flush.unissue(&mut core.bios);
-            return;
+            return self.take_back_flush(core);
         }
         let now = self.counts.then(|| core.clock.coarse());
         self.parts.end(self.rqs[tag].part, now);
