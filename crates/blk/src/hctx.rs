@@ -35,7 +35,7 @@ use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BIO_WAITED, BioId, NO_FIXED_BUF, Op};
 use crate::bio_set::BioList;
-use crate::driver::{HctxOpen, HwEnv, KernelEvents, NextEvent, Remote};
+use crate::driver::{HctxOpen, KernelEvents, NextEvent, Remote};
 use crate::end_io::EndIo;
 use crate::error::DeviceError;
 use crate::hctx_shared::{HctxShared, Waker};
@@ -43,9 +43,7 @@ use crate::limits::Capacity;
 use crate::merge;
 use crate::plain_io::OpenLane;
 use crate::queue::{Gate, Queue};
-use crate::request::{
-    DoneList, PLUG_LONG, RQ_FLUSH_SEQ, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
-};
+use crate::request::{DoneList, PLUG_LONG, RQ_FLUSH_SEQ, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue};
 use crate::ring_core::Core;
 use crate::stack::Lower;
 use crate::stats::{BusyEdge, HctxStats};
@@ -67,8 +65,7 @@ pub(crate) struct Hctx {
     /// Unique in the process and never reused: a stale [`Route`](crate::ctx::lane::Route) must not match a newer
     /// context.
     key: u64,
-    index: u16,
-    /// `1 << index`: this context's bit in `Core::active`, `Core::broken` and the plug's dirty mask.
+    /// This context's bit in `Core::active`, `Core::broken` and the plug's dirty mask.
     bit: u64,
     /// Requests that hold a tag and are not gathered: with the driver, or refused.
     in_driver: u32,
@@ -146,7 +143,6 @@ impl Hctx {
         let plain_bytes = if limits.chunk_sectors == 0 { limits.max_bytes(Op::Write) } else { 0 };
         Ok(Hctx {
             key: identity::unique(),
-            index,
             bit: 1 << index,
             in_driver: 0,
             busy_edge: BusyEdge::default(),
@@ -161,7 +157,7 @@ impl Hctx {
             rqs: Requests::new(depth),
             ends_in_call: hw.ends_in_call(),
             works_alone: hw.works_alone(),
-            hw: Contained::new(hw),
+            hw: Contained::new(hw, index),
             gathered: RqList::default(),
             lane: OpenLane::default(),
             refused: RqQueue::with_depth(depth),
@@ -314,47 +310,55 @@ impl Hctx {
         if !self.tags.publish() {
             self.publish_batch();
         }
-        if let Err(gate) = self.start_dispatch(core, self.gathered.len()) {
-            let mut list = std::mem::take(&mut self.gathered);
-            self.begin_held(core, gate, list.tags(), self.rqs[list.tags()[0]].start);
-            return self.hold_back(core, &mut list, gate);
-        }
-        self.begin_busy();
-        let (sent, before) = (self.stamp_sent(core), self.done.len());
-        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        if self.hw.call(|hw| hw.queue_rqs(&mut self.gathered, &mut table, &mut env, &mut self.done)).is_none() {
-            core.broken |= self.bit;
-        }
-        self.shared.end_dispatch();
-        self.stamp_call(core, before, sent);
-        if !self.gathered.is_empty() {
-            let mut list = std::mem::take(&mut self.gathered);
-            self.refuse(core, &mut list);
-        }
-        self.gathered.reset();
+        self.dispatch(core, None);
     }
 
-    /// Calls the driver with `list` in place of the gathered requests. Returns true if the driver took all of them.
-    fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
-        list.tags().iter().for_each(|&tag| self.set_held(tag, false));
-        if let Err(gate) = self.start_dispatch(core, 0) {
-            self.hold_back(core, list, gate);
-            return false;
+    /// Calls the driver with the gathered requests, or with those of `again`, which were refused before. Returns true
+    /// if the driver took all of them. Inlined, so that [`Hctx::flush`] does not test `again` at run time.
+    #[inline(always)]
+    fn dispatch(&mut self, core: &mut Core, mut again: Option<&mut RqList>) -> bool {
+        let new = if again.is_none() { self.gathered.len() } else { 0 };
+        let gate = self.start_dispatch(core, new);
+        if gate.is_ok() {
+            let sent = match &again {
+                None => {
+                    self.begin_busy();
+                    self.stamp_sent(core)
+                }
+                Some(again) => self.stamp_sent_again(core, again.tags()),
+            };
+            let before = self.done.len();
+            self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, env, table, done| {
+                hw.queue_rqs(again.as_deref_mut().unwrap_or(&mut self.gathered), table, env, done);
+            });
+            self.shared.end_dispatch();
+            self.stamp_call(core, before, sent);
         }
-        let (sent, before) = (self.stamp_sent_again(core, list.tags()), self.done.len());
-        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        if self.hw.call(|hw| hw.queue_rqs(list, &mut table, &mut env, &mut self.done)).is_none() {
-            core.broken |= self.bit;
+        let mut gathered;
+        let list = match again {
+            Some(again) => again,
+            None if self.gathered.is_empty() => {
+                self.gathered.reset();
+                return true;
+            }
+            None => {
+                gathered = std::mem::take(&mut self.gathered);
+                &mut gathered
+            }
+        };
+        if list.is_empty() {
+            return true;
         }
-        self.shared.end_dispatch();
-        self.stamp_call(core, before, sent);
-        let took_all = list.is_empty();
-        if !took_all {
-            self.refuse(core, list);
+        match gate {
+            Ok(()) => self.refuse(core, list),
+            Err(gate) => {
+                if new != 0 {
+                    self.begin_held(core, gate, list.tags(), self.rqs[list.tags()[0]].start);
+                }
+                self.hold_back(core, list, gate);
+            }
         }
-        took_all
+        false
     }
 
     /// Runs the steps before every call into the driver, in this order: publishes the batch's tags, ends the plug's
@@ -396,11 +400,7 @@ impl Hctx {
 
     #[inline]
     fn poll_driver(&mut self, core: &mut Core) {
-        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        if self.hw.call(|hw| hw.poll(&mut table, &mut env, &mut self.done)).is_none() {
-            core.broken |= self.bit;
-        }
+        self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, env, table, done| hw.poll(table, env, done));
         self.take_remote(core);
     }
 
@@ -409,9 +409,9 @@ impl Hctx {
         while let Some(tag) = self.remote.pop() {
             // Relaxed: stored before the push that this pop saw.
             let status = Status::from_u8(self.shared.remote_status[tag as usize].load(Ordering::Relaxed));
-            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-            let status = self.hw.call(|hw| hw.ended_remotely(tag as u16, status, &mut table));
-            core.broken |= if status.is_none() { self.bit } else { 0 };
+            let status = self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, _, table, _| {
+                hw.ended_remotely(tag as u16, status, table)
+            });
             self.done.push(Rq::new(tag as u16), status.unwrap_or(Status::IoErr));
         }
     }
@@ -419,11 +419,9 @@ impl Hctx {
     /// Passes to the driver the completions of the kernel ring that belong to this context.
     #[inline]
     pub(crate) fn kernel_done(&mut self, core: &mut Core, events: KernelEvents<'_>) {
-        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        if self.hw.call(|hw| hw.kernel_done(events, &mut table, &mut env, &mut self.done)).is_none() {
-            core.broken |= self.bit;
-        }
+        self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, env, table, done| {
+            hw.kernel_done(events, table, env, done);
+        });
     }
 
     /// Calls `HwQueue::timed_out` for each overdue request, if a walk over the tags is due.
@@ -437,12 +435,10 @@ impl Hctx {
             if self.gathered.tags().contains(&tag) || self.refused.position(tag).is_some() {
                 continue;
             }
-            let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             // Either way the request ends once: by the driver in this call, or by its completion later.
-            if self.hw.call(|hw| hw.timed_out(tag, &mut table, &mut env, &mut self.done)).is_none() {
-                core.broken |= self.bit;
-            }
+            self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, env, table, done| {
+                hw.timed_out(tag, table, env, done)
+            });
         }
     }
 
@@ -534,9 +530,10 @@ impl Hctx {
         while let Some(id) = self.waiting.pop(&mut core.bios) {
             core.end_later(id, status);
         }
-        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        let _ = self.hw.call(|hw| hw.shutdown(&mut table, &mut env, &mut self.done));
+        let broken = core.broken;
+        self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, env, table, done| hw.shutdown(table, env, done));
+        // A panic in this call needs no further shutdown, and the next poll may find another context at this index.
+        core.broken = broken;
         (!self.hw.is_closed()).then(|| self.take_remote(core));
         let in_kernel = core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         if self.hw.has_panicked() && in_kernel <= of_others && !self.has_below() {

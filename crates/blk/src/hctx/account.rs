@@ -252,7 +252,7 @@ impl Hctx {
     ) {
         // A record that was sent alone is not in the count any more, or is not yet.
         let in_driver = self.in_driver.max(tags.len() as u32);
-        let whence = Whence { queue: &self.queue, index: self.index, in_driver };
+        let whence = Whence { queue: &self.queue, index: self.hw.index(), in_driver };
         let file = end.file_of(first.tail_or_owner).unwrap_or(NO_FILE);
         let common = Common { file, ..whence.common(trace, first.op, status, split, now) };
         trace.push(&common, tags.len(), |at| {

@@ -264,7 +264,7 @@ impl Hctx {
         seq: &mut bool,
         end: &mut impl EndIo,
     ) -> usize {
-        let Hctx { done, rqs, freed, shared, stamps, queue, index, in_driver, parts, .. } = self;
+        let Hctx { done, rqs, freed, shared, stamps, queue, hw, in_driver, parts, .. } = self;
         let mut account = BatchAccount::new(&shared.stats);
         while let Some(&tag) = done.tags().get(at) {
             let (rq, status) = (&mut rqs[tag], done.status(tag));
@@ -285,7 +285,7 @@ impl Hctx {
                 if let Some(trace) = &mut core.trace {
                     trace_request(
                         trace,
-                        &Whence { queue, index: *index, in_driver: *in_driver },
+                        &Whence { queue, index: hw.index(), in_driver: *in_driver },
                         rq,
                         status,
                         &split,

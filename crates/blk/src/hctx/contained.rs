@@ -1,12 +1,12 @@
 //! Containment of driver panics: the ring goes on, and every request still ends.
 //!
-//! Owns the driver's [`HwQueue`] and makes all calls of it. After a call that panicked the driver gets no new request.
-//! Its hardware context sets its bit in [`Core::broken`](crate::ring_core::Core); the ring's next poll shuts the queue
-//! down as a detach would, ends with an I/O error the requests that the driver does not give back, and from then on
-//! fails every new one. Attaching the device again after the last detach opens a new queue.
+//! Owns the driver's [`HwQueue`] and makes all calls of it. After a call that panicked the driver gets no new request,
+//! and the bit of its hardware context is set in [`Core::broken`]. The ring's next poll shuts the queue down as a
+//! detach would, ends with an I/O error the requests that the driver does not give back, and from then on fails every
+//! new one. Attaching the device again after the last detach opens a new queue.
 //!
 //! Invariants:
-//! - P1: no panic of a driver leaves [`Contained::call`] or [`Contained::next_event`]. A panic in
+//! - P1: no panic of a driver leaves [`Contained::with_driver`] or [`Contained::next_event`]. A panic in
 //!   [`Hctx::send_alone`](super::Hctx::send_alone) reaches the ring's caller, and has the same effect here.
 //! - P2: after a panic the driver gets no request, only calls that end those it has (`kernel_done`, `ended_remotely`,
 //!   `shutdown`). [`Contained::close`] drops it.
@@ -19,7 +19,8 @@ use sheave_base::panics::discard;
 use sheave_base::status::Status;
 
 use crate::driver::{HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
-use crate::request::{DoneList, RqList, RqTable};
+use crate::request::{DoneList, Requests, RqList, RqTable};
+use crate::ring_core::Core;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverState {
@@ -35,24 +36,42 @@ enum DriverState {
 #[derive(Debug)]
 pub(super) struct Contained {
     hw: Box<dyn HwQueue>,
+    /// Number of the hardware context within its ring.
+    index: u16,
     state: Cell<DriverState>,
     /// True if `hw` is a [`Stopped`], which wraps the driver's queue or replaces it.
     stopped: bool,
 }
 
 impl Contained {
-    pub(super) fn new(hw: Box<dyn HwQueue>) -> Contained {
-        Contained { hw, state: Cell::new(DriverState::Runs), stopped: false }
+    pub(super) fn new(hw: Box<dyn HwQueue>, index: u16) -> Contained {
+        Contained { hw, index, state: Cell::new(DriverState::Runs), stopped: false }
     }
 
-    /// Calls the driver. Returns `None` if it panicked.
+    /// Returns the number of the hardware context within its ring.
     #[inline(always)]
-    pub(super) fn call<R>(&mut self, call: impl FnOnce(&mut dyn HwQueue) -> R) -> Option<R> {
-        match caught(|| call(&mut *self.hw)) {
+    pub(super) fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Calls the driver, and lends it what it may use. Returns `None` if it panicked; the next poll then shuts the
+    /// queue down.
+    #[inline(always)]
+    pub(super) fn with_driver<R>(
+        &mut self,
+        core: &mut Core,
+        rqs: &mut Requests,
+        done: &mut DoneList,
+        call: impl FnOnce(&mut dyn HwQueue, &mut HwEnv<'_>, &mut RqTable<'_>, &mut DoneList) -> R,
+    ) -> Option<R> {
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: rqs.all(), bios: &core.bios };
+        match caught(|| call(&mut *self.hw, &mut env, &mut table, done)) {
             Ok(result) => Some(result),
             Err(panic) => {
                 discard(panic);
                 self.stop();
+                core.broken |= 1 << self.index;
                 None
             }
         }

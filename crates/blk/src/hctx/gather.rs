@@ -161,7 +161,7 @@ impl Hctx {
         }
         let sending = Sending { hctx: self, core };
         let (hctx, lent) = (&mut *sending.hctx, &mut *sending.core);
-        let mut env = HwEnv { kring: lent.kring.ring.as_mut(), clock: &lent.clock, hctx: hctx.index };
+        let mut env = HwEnv { kring: lent.kring.ring.as_mut(), clock: &lent.clock, hctx: hctx.hw.index() };
         let mut table = RqTable { rqs: hctx.rqs.all(), bios: &lent.bios };
         let started = hctx.hw.queue_mut().queue_rq(Rq::new(tag), &mut table, &mut env, &mut hctx.done);
         std::mem::forget(sending);

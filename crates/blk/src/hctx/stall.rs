@@ -28,7 +28,8 @@ impl Hctx {
                 let Some(rq) = self.refused.pop() else { break };
                 list.push(rq.into_tag());
             }
-            if !self.dispatch(core, &mut list) {
+            list.tags().iter().for_each(|&tag| self.set_held(tag, false));
+            if !self.dispatch(core, Some(&mut list)) {
                 break;
             }
         }
@@ -176,7 +177,7 @@ impl Hctx {
             let Some(id) = core.bios.take_stacked(lower.level(), false) else { break };
             let Some((bdev, io)) = lower.next_wanted() else { break };
             let bio = &mut core.bios[id];
-            bio.owner = u32::from(self.index) | u32::from(lower.level()) << 16;
+            bio.owner = u32::from(self.hw.index()) | u32::from(lower.level()) << 16;
             bio.cookie = io.token;
             bio.op = io.op;
             bio.flags |= BIO_STACKED | if io.fua { BIO_FUA } else { 0 };
