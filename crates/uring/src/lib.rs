@@ -13,7 +13,7 @@
 //! | `submit`, `complete` | from SQE to request, from request to CQE: chains, drains, overflow |
 //! | `plain`, `plain_run` | the fast path of plain reads and writes, without a slot |
 //! | `timers` | pending timeouts |
-//! | `times`, `count` | statistics of I/O on files |
+//! | `times` | statistics of I/O on files |
 //! | `task_work`, [`io_wq`] | the path from other threads to a ring; work that may block |
 //! | `blocking`, `file_work` | the parts of a request that need a worker, and their batches |
 //! | `offload`, `held_file`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and its ring |
@@ -47,7 +47,6 @@ pub mod builder;
 mod complete;
 mod completion;
 mod core;
-mod count;
 pub mod cqe;
 pub mod error;
 mod file_work;

@@ -11,13 +11,12 @@
 //! | `acct` | an account's shards and the counts of its workers: which are woken, created, put to sleep |
 //! | `blocked` | share of items that block, measured by the workers when items end |
 //! | `worker`, `thread_state` | a worker's loop; affinity and run state of its thread |
-//! | `nap`, `help` | delayed wake-ups on a CPU that worker and ring share; items that the ring runs itself |
+//! | `nap` | delayed wake-ups on a CPU that worker and ring share; items that the ring runs itself |
 //! | `within` | items nested in items on one thread |
-//! | `shared` | state shared by a pool's threads; creating and joining threads |
+//! | `shared` | state shared by a pool's threads; creating and joining threads; the limit of a process's workers |
 //! | `client`, `pool` | clients that queue work; limits and shutdown |
 //! | `step` | a pool without threads, for simulators |
 //! | `ring`, `ring_work` | a ring as a client, and the public handle; work that workers do for rings |
-//! | `census` | number of workers in all pools of the process |
 //! | `lock`, `starts` | measuring |
 //!
 //! Invariants, each kept by the module named:
@@ -30,10 +29,8 @@
 
 mod acct;
 mod blocked;
-mod census;
 mod client;
 mod hash;
-mod help;
 mod item;
 mod lock;
 mod nap;
@@ -49,7 +46,6 @@ mod within;
 mod work;
 mod worker;
 
-pub use census::PROCESS_WORKERS;
 pub use item::Cancelled;
 pub use lock::LockStats;
 pub use pool::{AcctCounts, Pool, Submitter};
@@ -57,7 +53,7 @@ pub(crate) use ring::RingWq;
 pub use ring::{IoWq, IoWqBuilder};
 pub(crate) use ring_work::{Issuer, Kind, Operation, Sum, Work};
 pub use ring_work::{RingContext, RingSource};
-pub use shared::{IDLE_TIMEOUT, PoolOptions, SPIN};
+pub use shared::{IDLE_TIMEOUT, PROCESS_WORKERS, PoolOptions, SPIN};
 pub use step::Account;
 pub use work::{CANCELLED, Ends, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, Section, Source, WorkFlags};
 

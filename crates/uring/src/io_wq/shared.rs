@@ -1,8 +1,9 @@
 //! State that all threads of a pool share: settings, the two accounts, the client table, and the threads.
 //!
-//! Owns creating and joining threads, and refusing work for which no thread can be created. Does not own the worker's
-//! loop: the pool passes it as a function pointer ([`Live`]), so that this module does not depend on `worker`, which
-//! depends on it to wake and create other workers.
+//! Owns creating and joining threads, the limit of the workers in all pools of the process ([`PROCESS_WORKERS`]), and
+//! refusing work for which no thread can be created. Does not own the worker's loop: the pool passes it as a function
+//! pointer ([`Live`]), so that this module does not depend on `worker`, which depends on it to wake and create other
+//! workers.
 //!
 //! Invariants:
 //! - I1: a thread is created under the roster's lock, and counted before; if that fails it is uncounted under the same
@@ -29,6 +30,11 @@ use crate::work_done::WorkDone;
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default time that a worker without work polls before it sleeps: about the time that waking it takes.
 pub const SPIN: Duration = Duration::from_micros(50);
+/// Maximum number of workers in all pools of a process, not counting the exempt first worker of an account. Each ring
+/// has its own pool unless it shares one, and a number of threads that is right for one pool (sixty, asleep in system
+/// calls) is wrong for hundreds.
+pub const PROCESS_WORKERS: u32 = 1024;
+
 /// Called before each thread is created; tests make it fail.
 pub(super) type SpawnGate = std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
@@ -228,7 +234,7 @@ impl<S: Source> Shared<S> {
         let acct = &self.accts[at];
         // The first worker of an account is exempt from the process's limit: without it no work of the account would
         // run.
-        let counted = super::census::Counted::new(acct.counts().all() == 0)?;
+        let counted = Counted::new(acct.counts().all() == 0)?;
         let parker = Parker::new()?;
         let id = roster.next_id;
         roster.next_id += 1;
@@ -385,6 +391,47 @@ impl<S: Source> Shared<S> {
     }
 }
 
+#[cfg(not(shuttle))]
+static WORKERS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts one worker until dropped.
+#[derive(Debug)]
+pub(super) struct Counted;
+
+impl Counted {
+    /// Counts another worker. Fails at the limit unless the worker is the `first` of its account.
+    #[cfg(not(shuttle))]
+    pub(super) fn new(first: bool) -> io::Result<Counted> {
+        Counted::in_count(&WORKERS, PROCESS_WORKERS, first)
+    }
+
+    /// A model counts nothing: a static would outlive its executions.
+    #[cfg(shuttle)]
+    pub(super) fn new(_: bool) -> io::Result<Counted> {
+        Ok(Counted)
+    }
+
+    #[cfg_attr(shuttle, allow(dead_code))]
+    fn in_count(count: &AtomicU32, most: u32, first: bool) -> io::Result<Counted> {
+        // Relaxed: a count that publishes no other data.
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        if before >= most && !first {
+            // Relaxed: as above.
+            count.fetch_sub(1, Ordering::Relaxed);
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(Counted)
+    }
+}
+
+#[cfg(not(shuttle))]
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Relaxed: as above.
+        WORKERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Joins the threads.
 pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     for thread in threads {
@@ -422,5 +469,18 @@ impl<S: Source> Shared<S> {
 
     fn steps(&self) -> MutexGuard<'_, Steps> {
         self.steps.lock().expect("invariant: no panic under this lock")
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beyond_the_bound_only_the_first_of_an_account_is_made() {
+        let count = AtomicU32::new(0);
+        let made = |first| Counted::in_count(&count, 2, first).map(std::mem::forget).is_ok();
+        assert_eq!([made(false), made(false), made(false), made(true), made(false)], [true, true, false, true, false]);
+        assert_eq!(count.load(Ordering::Relaxed), 3, "who is refused is not counted");
     }
 }
