@@ -4,12 +4,11 @@
 //! `uuid:IDENTITY`. A volume is `POOL#NAME`. This module tells these forms apart. The meaning of a spec is up to the
 //! device, the content of a pool up to `sheave_vol`.
 
-mod takes_back;
 pub mod whole;
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -18,7 +17,6 @@ use sheave_base::units::SECTOR_BYTES;
 use sheave_drivers::{Reach, spec};
 use sheave_vol::{OpenOptions, Pool};
 
-use self::takes_back::takes_back;
 use crate::devices::{self, open_device};
 use crate::failure::Failure;
 use crate::value;
@@ -36,6 +34,42 @@ pub fn leads_to(path: &Path, file: &File) -> bool {
 pub fn is_missing(path: &Path) -> bool {
     let gone = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
     std::fs::metadata(path).is_err_and(|error| gone.contains(&error.kind()))
+}
+
+/// File systems without support for holes, by their magic numbers in statfs(2): 9p, exFAT, FAT, HFS and HFS+, JFS,
+/// minix (four), NILFS, ramfs, ReiserFS, UDF.
+const WITHOUT_HOLES: [u64; 14] = [
+    0x0102_1997,
+    0x2011_bab0,
+    0x4d44,
+    0x4244,
+    0x482b,
+    0x3153_464a,
+    0x137f,
+    0x138f,
+    0x2468,
+    0x2478,
+    0x3434,
+    0x8584_58f6,
+    0x5265_4973,
+    0x1501_3346,
+];
+
+/// Returns whether a file or device supports discard; `None` if only a write would tell. A process that opens a pool
+/// for writing tries it, on an unnamed file beside the pool. Read-only commands must change nothing, so this goes by
+/// the kernel's report for a block device, and by the type of a file system.
+fn takes_back(path: &Path) -> Option<bool> {
+    let meta = fs::metadata(path).ok()?;
+    if meta.file_type().is_block_device() {
+        let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+        let dir = format!("/sys/dev/block/{major}:{minor}");
+        // A partition has no queue directory; its disk, one level up, has.
+        let read = |queue: &str| fs::read_to_string(format!("{dir}/{queue}/write_zeroes_max_bytes")).ok();
+        let most: u64 = read("queue").or_else(|| read("../queue"))?.trim().parse().ok()?;
+        return Some(most > 0);
+    }
+    let magic = rustix::fs::statfs(path).ok()?.f_type as u64;
+    WITHOUT_HOLES.contains(&(magic & 0xffff_ffff)).then_some(false)
 }
 
 /// Kinds of device specs; any other text is a path.

@@ -1,10 +1,10 @@
 //! Statistics of I/O on files: counts of each ring on each file, readable by any thread.
 //!
-//! Owns the counts of one ring on one file ([`IoCell`], made when the file is attached), and groups of them: a file's
-//! group has a cell for each ring that has the file open, a ring's group has a cell for each file. The counts of a
-//! dropped cell stay in its groups. Does not read the clock: the ring passes the stage times of each I/O, or of several
-//! I/Os that have the same. Plain records are not counted here: the block layer counts them once for file and device
-//! ([`RecordStats`]).
+//! Owns the kinds of I/O and their names, the counts of one ring on one file ([`IoCell`], made when the file is
+//! attached), and groups of them: a file's group has a cell for each ring that has the file open, a ring's group has a
+//! cell for each file. The counts of a dropped cell stay in its groups. Does not read the clock: the ring passes the
+//! stage times of each I/O, or of several I/Os that have the same. Plain records are not counted here: the block layer
+//! counts them once for file and device ([`RecordStats`]).
 //!
 //! Invariants:
 //! - I1: a cell has one writer, the ring that has the file attached; its counts are plain loads and stores on lines of
@@ -19,7 +19,46 @@ use sheave_blk::stats::{IoTally, LATENCY_CELLS, RecordStats, Split, SplitCounts}
 
 use crate::slow::{FlightRecorder, SlowIo};
 
-pub use crate::io_kind::{IoKind, NR_IO_KINDS};
+/// Kind of an I/O on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum IoKind {
+    /// Transfer from the file to memory.
+    Read = 0,
+    /// Transfer from memory to the file.
+    Write = 1,
+    /// Syncs, holes, zeroes.
+    Other = 2,
+}
+
+/// Number of kinds.
+pub const NR_IO_KINDS: usize = 3;
+
+impl IoKind {
+    /// Every kind, in the order of its value.
+    pub const ALL: [IoKind; NR_IO_KINDS] = [IoKind::Read, IoKind::Write, IoKind::Other];
+
+    /// Returns the lower-case name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Other => "other",
+        }
+    }
+}
+
+impl From<Op> for IoKind {
+    #[inline(always)]
+    fn from(op: Op) -> IoKind {
+        match op {
+            Op::Read => IoKind::Read,
+            Op::Write => IoKind::Write,
+            _ => IoKind::Other,
+        }
+    }
+}
 
 /// Counts of one ring on one file.
 #[derive(Debug)]

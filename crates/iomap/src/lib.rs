@@ -29,7 +29,6 @@ pub mod completion_plan;
 pub mod decision;
 pub mod dio;
 pub mod file;
-mod io_kind;
 pub mod io_memory;
 pub mod io_stats;
 pub mod kiocb;

@@ -18,7 +18,7 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::units::{fmt_bytes, fmt_ns};
 use sheave_blk::stats::{Split, Stage};
 
-use crate::io_kind::IoKind;
+use crate::io_stats::IoKind;
 
 /// Number of slow I/Os that a ring keeps.
 pub const SLOW_IOS_KEPT: usize = 256;

@@ -46,7 +46,6 @@ pub mod limit;
 pub mod listen;
 mod payload;
 mod reactor;
-mod seen;
 mod serial_thread;
 pub mod server;
 mod shared;

@@ -118,3 +118,9 @@ fn what_cannot_be_looked_at_is_not_missing() {
     let missing = dir.path().join("missing");
     assert!(is_missing(&missing) && refused(&missing).contains("there is no such file"), "{}", refused(&missing));
 }
+
+#[test]
+fn a_file_system_that_makes_holes_and_a_file_that_is_not_there_are_not_told_of() {
+    let file = tempfile::NamedTempFile::new_in("/var/tmp").expect("a file");
+    assert_eq!((takes_back(file.path()), takes_back(Path::new("/no/such/file"))), (None, None));
+}

@@ -10,9 +10,8 @@
 //! | `shard`, `hash` | queues and batches; hashed work, in order and never twice at once |
 //! | `acct` | an account's shards and the counts of its workers: which are woken, created, put to sleep |
 //! | `blocked` | share of items that block, measured by the workers when items end |
-//! | `worker`, `thread_state` | a worker's loop; affinity and run state of its thread |
+//! | `worker`, `thread_state` | a worker's loop and the items nested on its thread; affinity and run state of a thread |
 //! | `nap` | delayed wake-ups on a CPU that worker and ring share; items that the ring runs itself |
-//! | `within` | items nested in items on one thread |
 //! | `shared` | state shared by a pool's threads; creating and joining threads; the limit of a process's workers |
 //! | `client`, `pool` | clients that queue work; limits and shutdown |
 //! | `step` | a pool without threads, for simulators |
@@ -42,7 +41,6 @@ mod shared;
 mod starts;
 mod step;
 mod thread_state;
-mod within;
 mod work;
 mod worker;
 

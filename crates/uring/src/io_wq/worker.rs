@@ -40,11 +40,11 @@ use sheave_iomap::completion_plan::MayBlock;
 use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, WORKER, WorkerRef};
 use super::blocked::{Own, Seat};
 use super::client::Client;
+use super::item::Items;
 use super::lock::Held;
 use super::nap::{MOST_NAPLESS, NAP};
 use super::shard::Batch;
 use super::shared::{Shared, join};
-use super::within;
 use super::work::{CANCELLED, Ends, Section, Source, WorkEntry};
 use crate::work_done::WorkDone;
 
@@ -546,9 +546,58 @@ impl<S: Source> Ends for InHand<'_, S> {
     }
 }
 
+#[cfg(not(shuttle))]
+type List = std::cell::RefCell<Vec<(Arc<Items>, u32)>>;
+
+#[cfg(not(shuttle))]
+std::thread_local! {
+    /// Items that run on this thread, the innermost last.
+    static NESTED: List = const { List::new(Vec::new()) };
+}
+
+/// Registers an item as running on this thread until dropped. Items nest: a worker issues a ring's operation on a ring
+/// of its own, whose blocking work runs on the same thread as items of a stepped pool. A request to end the outer item
+/// early applies to the inner ones too.
+struct Running<'a> {
+    /// Read only in a model and when the thread-local is gone. (In a model, where threads share thread-locals, items do
+    /// not nest.)
+    #[cfg_attr(not(shuttle), allow(dead_code))]
+    items: &'a Arc<Items>,
+    #[cfg_attr(not(shuttle), allow(dead_code))]
+    slot: u32,
+}
+
+impl<'a> Running<'a> {
+    fn begin(items: &'a Arc<Items>, slot: u32) -> Running<'a> {
+        #[cfg(not(shuttle))]
+        // The thread-local may be gone when the thread ends; then items do not nest.
+        let _ = NESTED.try_with(|running| running.borrow_mut().push((Arc::clone(items), slot)));
+        Running { items, slot }
+    }
+
+    /// Returns true if this item, or one that it runs within, was requested to end early.
+    #[cfg(not(shuttle))]
+    fn is_cancelled(&self) -> bool {
+        let any = |running: &List| running.borrow().iter().any(|(items, slot)| items.is_cancelled(*slot));
+        NESTED.try_with(any).unwrap_or_else(|_| self.items.is_cancelled(self.slot))
+    }
+
+    #[cfg(shuttle)]
+    fn is_cancelled(&self) -> bool {
+        self.items.is_cancelled(self.slot)
+    }
+}
+
+#[cfg(not(shuttle))]
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _ = NESTED.try_with(|running| running.borrow_mut().pop());
+    }
+}
+
 /// Runs an item that may block. Replaces `context` if the item panics.
 pub(super) fn run_guarded<S: Source>(client: &Client<S>, context: &mut S::Context, slot: u32) -> WorkDone {
-    let running = within::Running::begin(&client.items, slot);
+    let running = Running::begin(&client.items, slot);
     let asked = || running.is_cancelled();
     let token = MayBlock::until(&asked);
     guarded(|| client.source.run(context, slot, &Section { token: &token })).unwrap_or_else(|| {

@@ -1,14 +1,17 @@
 //! The handshake, in which a client chooses its export: bytes go to the state machine `Handshake`, and its answers
 //! into the batch.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use sheave_nbd::handshake::{self, Handshake, Negotiated, Tls};
 use sheave_nbd::session::Session;
+use sheave_nbd::{Catalog, ExportInfo};
 
 use super::{Chosen, Conn, Ending, MAX_SMALL, Stage};
+use crate::clients::Who;
+use crate::export::Exports;
 use crate::reactor::requests::Io;
-use crate::seen::Seen;
 use crate::shared::{Notice, Shared};
 
 /// Time that each option adds to the deadline of the handshake. A client that lists thousands of exports sends one or
@@ -110,5 +113,50 @@ impl Conn {
         let contexts = negotiated.contexts.clone();
         let chosen = Chosen { session, id, export, fd, contexts, align: align.next_power_of_two(), bucket };
         self.life.stage = Stage::Transmission(Box::new(chosen));
+    }
+}
+
+/// The exports as one client sees them: the catalog of its handshake, without exports that it may not open.
+struct Seen<'a> {
+    exports: &'a Exports,
+    who: &'a Who,
+    /// The last export that the client asked for and may not open.
+    refused: RefCell<Option<String>>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(exports: &'a Exports, who: &'a Who) -> Seen<'a> {
+        Seen { exports, who, refused: RefCell::default() }
+    }
+
+    /// Returns the last export that the client asked for and may not open.
+    fn into_refused(self) -> Option<String> {
+        self.refused.into_inner()
+    }
+}
+
+impl Catalog for Seen<'_> {
+    fn find(&self, name: &[u8]) -> Option<ExportInfo> {
+        let (name, info) = self.exports.find(name, self.who)?;
+        if info.is_none() {
+            self.refused.replace(Some(name));
+        }
+        info
+    }
+
+    fn list(&self, each: &mut dyn FnMut(&str, &str)) {
+        self.exports.list(self.who, each);
+    }
+
+    fn exports(&self) -> usize {
+        self.exports.count()
+    }
+
+    fn contexts(&self, export: u32, each: &mut dyn FnMut(&str)) {
+        self.exports.contexts(export, each);
+    }
+
+    fn context(&self, export: u32, name: &[u8]) -> Option<u64> {
+        self.exports.context(export, name)
     }
 }
