@@ -14,7 +14,7 @@
 mod changes;
 pub(crate) mod late;
 mod reload;
-mod standby;
+pub(crate) mod standby;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,13 +28,13 @@ use sheave_serve::{DefaultExport, Export, Exports, Limit, Listener, Notice, Orig
 use sheave_vol::Pool;
 use tracing::{error, info, warn};
 
+use self::late::Opening;
 use crate::api::types::DeviceId;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
 use crate::history::History;
 use crate::log::CLIENT;
 use crate::look::node_of;
-use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
 use crate::problems::Health;
 use crate::rights::Rights;
@@ -125,16 +125,6 @@ impl DeviceId {
 /// Identities by which other processes recognise the members of a pool.
 fn ids(place: &PoolPlace) -> Vec<DeviceId> {
     place.identities().into_iter().map(|(device, inode)| DeviceId { device, inode }).collect()
-}
-
-/// Result of checking who owns a pool.
-pub(crate) enum Look {
-    /// This host owns it.
-    Own,
-    /// The storage does not respond, so the owner is unknown for now.
-    Unknown,
-    /// Another host owns it.
-    Lost(Failure),
 }
 
 /// An export, served or failed.
@@ -352,7 +342,7 @@ impl Opened {
         let (mut rows, mut exports) = (Vec::new(), Vec::new());
         for plan in &plan.exports {
             let opened = match opening.has(&plan.name) {
-                true => Err(opening::not_yet()),
+                true => Err(late::not_yet()),
                 false => open_export(plan, None, Rights::Own, |name| pools.get(name).cloned()),
             };
             let (export, failed) = apart(opened);
@@ -388,7 +378,7 @@ impl Opened {
                 event = "export_waits",
                 export = name,
                 "export '{name}' is served later: {}",
-                opening::not_yet().cause()
+                late::not_yet().cause()
             );
         }
     }

@@ -7,9 +7,8 @@
 //! | [`config`] | the configuration, parsed into a plan |
 //! | [`check`] | checks of a configuration without serving it |
 //! | [`confine`] | confinement to the part of the file system that the daemon needs |
-//! | [`daemon`] | pools, exports and the server while it runs |
+//! | [`daemon`] | pools, exports and the server while it runs; late devices; takeover of pools of hosts that died |
 //! | [`backend`], [`contexts`] | the data behind an export, and its metadata contexts |
-//! | [`opening`] | opening of devices that may not respond, at the start |
 //! | [`control`] | the control socket |
 //! | [`slow`] | slow I/Os, for the control socket |
 //! | [`trace`] | traces of requests, and their export formats |
@@ -24,7 +23,6 @@
 //! | [`log`] | the log |
 //! | [`health`] | current problems, for the log, the pages and systemd |
 //! | [`retries`] | retries of pools and exports that failed to open |
-//! | [`standby`] | takeover of pools from hosts that have died |
 //! | [`ticker`] | a thread with a periodic task |
 //! | [`systemd`] | sockets, readiness and watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
@@ -65,7 +63,6 @@ mod http;
 pub mod log;
 pub mod look;
 mod metrics;
-mod opening;
 pub mod place;
 mod problems;
 mod retries;
@@ -74,7 +71,6 @@ pub mod run;
 mod service;
 pub mod shapes;
 mod slow;
-mod standby;
 mod statistics;
 mod systemd;
 mod ticker;

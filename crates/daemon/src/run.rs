@@ -15,15 +15,14 @@ use tracing::{info, warn};
 
 use crate::captive::{self, Captive};
 use crate::config::{self, One, Overrides, Plan};
-use crate::daemon::late::Late;
+use crate::daemon::late::{Late, PATIENCE};
+use crate::daemon::standby::Standby;
 use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
 use crate::health::watch::{self, Watch, Watcher};
 use crate::http::Http;
 use crate::log::Sink;
-use crate::opening::PATIENCE;
 use crate::retries::Retries;
-use crate::standby::Standby;
 use crate::ticker::Ticker;
 use crate::{check, confine, control, descriptors, log, metrics, systemd, tls, web};
 

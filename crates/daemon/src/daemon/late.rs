@@ -1,21 +1,100 @@
-//! Exports of devices that were not yet open when the server started; each is served as soon as its device is open.
+//! Exports of devices that belong to a server or cluster: opened in parallel at the start of the daemon, because such a
+//! device may not respond, and must not delay the rest.
 //!
-//! Until then the export has its place in the list, so that neither its name nor an empty name leads a client to
-//! another export.
+//! Owns the threads that open them, one each, and the thread that serves an export whose device was not yet open when
+//! the server started, as soon as it is. Until then the export has its place in the list, so that neither its name nor
+//! an empty name leads a client to another export. The caller decides how long to wait.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use sheave_serve::Export;
 use tracing::info;
 
 use super::{Daemon, Row, locked};
-use crate::backend;
-use crate::config::{ExportPlan, What};
+use crate::config::{ExportPlan, Plan, What};
 use crate::failure::Failure;
-use crate::opening::Ended;
 use crate::rights::Rights;
+use crate::{backend, devices};
+
+/// Time for which the start waits for such devices before the other exports are served.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An export with the result of opening it.
+type Ended = (ExportPlan, Result<Export, Failure>);
+
+/// Exports that are being opened.
+pub(super) struct Opening {
+    /// `None` stops the receiver.
+    told: Receiver<Option<Ended>>,
+    teller: Sender<Option<Ended>>,
+    /// Exports that have neither opened nor failed.
+    left: Vec<ExportPlan>,
+}
+
+/// The failure of an export whose device is still being opened.
+pub(super) fn not_yet() -> Failure {
+    Failure::busy("its device is being opened, and has not answered yet").fix("check the server that has the device")
+}
+
+impl Opening {
+    /// Starts opening the exports of `plan` whose devices may not respond.
+    pub(super) fn begin(plan: &Plan) -> Opening {
+        let (teller, told) = channel();
+        let mut left = Vec::new();
+        for plan in &plan.exports {
+            let What::Device { spec } = &plan.what else { continue };
+            if !devices::may_be_silent(spec) {
+                continue;
+            }
+            let (of, spec, tell) = (plan.clone(), spec.clone(), teller.clone());
+            let open = move || {
+                let opened = catch_unwind(AssertUnwindSafe(|| backend::device(&of, &spec, None, Rights::Own)));
+                let opened = opened.unwrap_or_else(|_| Err(Failure::run("opening it ended by a bug")));
+                // Fails if the daemon has ended.
+                let _ = tell.send(Some((of, opened)));
+            };
+            // If no thread can be started, it is opened like a local device.
+            if std::thread::Builder::new().name("sheave-open".into()).spawn(open).is_ok() {
+                left.push(plan.clone());
+            }
+        }
+        Opening { told, teller, left }
+    }
+
+    /// Returns true if this export is still being opened.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.left.iter().any(|plan| plan.name == name)
+    }
+
+    /// Returns the next result, waiting at most until `until`. Returns `None` after that time, when there are no more,
+    /// or when the receiver was stopped.
+    pub(super) fn next(&mut self, until: Option<Instant>) -> Option<Ended> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let ended = match until {
+            Some(until) => self.told.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
+            None => self.told.recv().ok(),
+        };
+        let ended = ended.flatten()?;
+        self.left.retain(|plan| plan.name != ended.0.name);
+        Some(ended)
+    }
+
+    /// Returns true if all have opened or failed.
+    pub(super) fn is_over(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Returns a sender; sending `None` stops the receiver.
+    pub(super) fn ends(&self) -> Sender<Option<Ended>> {
+        self.teller.clone()
+    }
+}
 
 impl Row {
     /// Returns true if the row has the same name and source as `plan`; limit and access rules may differ.
@@ -114,8 +193,6 @@ impl Late {
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;
-    use std::sync::mpsc::channel;
-    use std::time::{Duration, Instant};
 
     use sheave_kring::{KernelRing, KringOpts};
     use sheave_serve::{Address, Listener};
@@ -124,7 +201,6 @@ mod tests {
     use crate::config;
     use crate::daemon::Opened;
     use crate::devices::open_device;
-    use crate::opening::not_yet;
 
     const LONG: Duration = Duration::from_secs(20);
 
