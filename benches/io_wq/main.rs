@@ -1,4 +1,4 @@
-//! Workers beside the kernel's io-wq: real work, a flood of nothing, one item at a time, locks, idleness, cancels.
+//! Workers beside the kernel's io-wq: real work, a flood of nothing, one item at a time, idleness, cancels.
 //!
 //! ```sh
 //! cargo bench --bench io_wq                          # all rows, on all CPUs

@@ -46,7 +46,6 @@ pub const ROWS: &[Row] = &[
         qd1(plan, false)
     }),
     ("qd1-help", "the same where the ring may run it itself before it waits", |plan| qd1(plan, true)),
-    ("locks", "CPU time spent waiting for the locks of a pool that two rings flood with NOPs", locks),
     ("idle", "CPU time of the process in a second in which a ring and its workers have nothing to do", idle),
     ("cancel", "one ASYNC_CANCEL of all 8,192 pending timeouts, until the last of their CQEs is read", cancel),
 ];
@@ -434,33 +433,6 @@ fn qd1(plan: &Plan, help: bool) -> Result<()> {
     let ratio: Vec<f64> = all[0].iter().zip(&all[1]).skip(1).map(|(ours, kernel)| ours[0] / kernel[0]).collect();
     println!("  p50 {:.2} of the kernel's", median(&ratio));
     helped(&ours, items, help)
-}
-
-fn locks(plan: &Plan) -> Result<()> {
-    for workers in [2, 16, 64] {
-        let wq = sheave_uring::IoWq::builder().max_workers(workers, workers).help(false).measure(true).build()?;
-        let cost = timed(|| {
-            let flooded = |_| -> std::result::Result<u64, String> {
-                let ring = sheave_uring::Ring::builder().entries(FLOOD.depth).io_wq(&wq).build();
-                let mut ours = Ours { ring: ring.map_err(|err| err.to_string())?, wq: wq.clone() };
-                flood(&mut ours, FLOOD, plan.turn * plan.pairs, 0, |_, _| async_nop()).map_err(|err| err.to_string())
-            };
-            let ended = std::thread::scope(|scope| {
-                let threads = [0, 1].map(|n| scope.spawn(move || flooded(n)));
-                threads.map(|thread| thread.join().map_err(|_| "a panic".to_string()).and_then(|done| done))
-            });
-            ended.into_iter().try_fold(0, |sum, done| Ok(sum + done?))
-        })?;
-        let stats = wq.lock_stats();
-        let share = |ns: u64| 100.0 * ns as f64 / cost.cpu_ns;
-        println!(
-            "  {workers:3} workers at most: {:.3} % of the CPU time in waits (wall {:.3} %), {:.2} million items/s",
-            share(stats.wait_cpu_ns),
-            share(stats.wait_ns),
-            1e3 / cost.wall(),
-        );
-    }
-    Ok(())
 }
 
 fn idle(plan: &Plan) -> Result<()> {

@@ -149,6 +149,8 @@ impl OldPool {
             figures.created += u64::from(list.made);
             figures.hold_ns += ns(list.hold_cycles);
             figures.wait_ns += ns(list.wait_cycles);
+            // Who waits for a spinlock does not sleep.
+            figures.wait_cpu_ns += ns(list.wait_cycles);
             // Without the acquisition of this call.
             figures.taken += list.taken - 1;
             figures.contended += list.contended;

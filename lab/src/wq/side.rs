@@ -114,6 +114,6 @@ fn kernel<U: Use>(flood: &Flood, what: U) -> Result<U::Out, LoadError> {
 }
 
 fn figures(created: u64, locks: LockStats, starts: Vec<(u64, u64)>) -> PoolFigures {
-    let LockStats { taken, contended, wait_ns, hold_ns, .. } = locks;
-    PoolFigures { created, taken, contended, flag_reads: 0, hold_ns, wait_ns, starts }
+    let LockStats { taken, contended, wait_ns, wait_cpu_ns, hold_ns } = locks;
+    PoolFigures { created, taken, contended, flag_reads: 0, hold_ns, wait_ns, wait_cpu_ns, starts }
 }

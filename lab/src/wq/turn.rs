@@ -43,6 +43,8 @@ pub struct PoolFigures {
     pub hold_ns: u64,
     /// Time spent waiting for the locks, if measured.
     pub wait_ns: u64,
+    /// CPU time of those waits, which is the part that was not slept.
+    pub wait_cpu_ns: u64,
     /// Upper bounds of times from queueing to start, each with its number of items, if measured.
     pub starts: Vec<(u64, u64)>,
 }
@@ -58,6 +60,7 @@ impl PoolFigures {
             flag_reads: self.flag_reads.saturating_sub(earlier.flag_reads),
             hold_ns: self.hold_ns.saturating_sub(earlier.hold_ns),
             wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+            wait_cpu_ns: self.wait_cpu_ns.saturating_sub(earlier.wait_cpu_ns),
             starts: self
                 .starts
                 .into_iter()

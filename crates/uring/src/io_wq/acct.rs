@@ -22,13 +22,14 @@
 //! - I4: the counts of idle, standby and all workers change under the roster's lock; that of running changes anywhere.
 
 use crossbeam_utils::CachePadded;
-use sheave_base::clock::Clock;
 use sheave_base::parker::Unparker;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sheave_base::sync::{Arc, thread};
 
 use super::blocked::{Blocking, Seat};
-use super::lock::{Lock, LockStats};
+use super::lock::Lock;
+#[cfg(sheave_lab)]
+use super::measure::{LockStats, Starts};
 use super::nap::Nap;
 use super::shard::{Batch, Shard};
 use super::thread_state::NO_CPU;
@@ -130,10 +131,10 @@ pub(super) struct Acct {
 }
 
 impl Acct {
-    pub(super) fn new(shards: usize, limit: u32, clock: Option<&Clock>) -> Acct {
+    pub(super) fn new(shards: usize, limit: u32) -> Acct {
         debug_assert!((1..=64).contains(&shards) && shards.is_power_of_two());
         Acct {
-            shards: (0..shards).map(|_| CachePadded::new(Shard::new(clock.cloned()))).collect(),
+            shards: (0..shards).map(|_| CachePadded::new(Shard::new())).collect(),
             nonempty: CachePadded::new(AtomicU64::new(0)),
             counts: CachePadded::new(AtomicU64::new(0)),
             blocking: CachePadded::new(Blocking::new()),
@@ -144,7 +145,7 @@ impl Acct {
             turn: CachePadded::new(AtomicU32::new(0)),
             starved: AtomicBool::new(false),
             nap: CachePadded::new(Nap::new()),
-            roster: Lock::new(Roster::default(), clock.cloned()),
+            roster: Lock::new(Roster::default()),
         }
     }
 
@@ -456,7 +457,16 @@ impl Acct {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// Measures the times of all locks from now on.
+    #[cfg(sheave_lab)]
+    pub(super) fn measured(mut self, starts: &Starts) -> Acct {
+        self.roster.measure(starts);
+        self.shards.iter_mut().for_each(|shard| shard.measure(starts));
+        self
+    }
+
     /// Returns the sum of the lock statistics of the roster and all shards.
+    #[cfg(sheave_lab)]
     pub(super) fn lock_stats(&self) -> LockStats {
         let mut sum = self.roster.stats();
         for shard in &self.shards {
@@ -497,7 +507,7 @@ mod tests {
 
     #[test]
     fn clients_have_different_shards_as_long_as_there_are_some() {
-        let acct = Acct::new(4, 1, None);
+        let acct = Acct::new(4, 1);
         for client in 0..8 {
             acct.reserve(client, 4, 4 * (client + 1));
             acct.push(client, &[entry(client as u32, 0)], &|_| true);
@@ -513,7 +523,7 @@ mod tests {
 
     #[test]
     fn a_shard_that_a_hashed_push_sweeps_empty_is_not_marked() {
-        let acct = Acct::new(1, 1, None);
+        let acct = Acct::new(1, 1);
         acct.reserve(0, 4, 4);
         let mut batch = Batch::new();
         // A worker has claimed the bucket; items queued behind it have no turn yet.
@@ -535,7 +545,7 @@ mod tests {
 
     #[test]
     fn an_item_that_has_ended_is_progress_and_its_worker_is_in_no_section() {
-        let acct = Acct::new(1, 1, None);
+        let acct = Acct::new(1, 1);
         let seat = Seat::default();
         acct.move_counts(WORKER + RUNNING, 0);
         for ended in 0..3 {
@@ -551,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_called_where_items_block_nobody_takes_work_and_there_may_be_one() {
-        let acct = Acct::new(1, 4, None);
+        let acct = Acct::new(1, 4);
         acct.set_cpus(2);
         acct.reserve(0, 4, 4);
         acct.push(0, &[entry(0, 0)], &|_| true);
@@ -579,7 +589,7 @@ mod tests {
 
     #[test]
     fn at_the_limit_nobody_is_woken_until_it_is_raised() {
-        let acct = Acct::new(1, 2, None);
+        let acct = Acct::new(1, 2);
         acct.reserve(0, 4, 4);
         acct.push(0, &[entry(0, 0)], &|_| true);
         acct.move_counts(WORKER, 0);

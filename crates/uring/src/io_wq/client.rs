@@ -6,8 +6,7 @@
 //! - I1: a client leaves the table when none of its items is queued or running; `close` waits for that.
 //! - I2: entries that a removed client left behind have generations that no later client with its number uses.
 
-use sheave_base::clock::Clock;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use sheave_base::sync::atomic::{AtomicBool, Ordering, fence};
 use sheave_base::sync::{Arc, Condvar, Mutex};
 
 use super::item::Items;
@@ -18,20 +17,20 @@ use crate::work_done::WorkDone;
 pub(super) struct Client<S> {
     pub(super) source: S,
     pub(super) items: Arc<Items>,
-    /// Cycle at which each item was queued; empty unless starts are measured.
-    stamps: Box<[AtomicU64]>,
+    #[cfg(sheave_lab)]
+    pub(super) stamps: super::measure::Stamps,
     closing: AtomicBool,
     ended: Mutex<()>,
     some_ended: Condvar,
 }
 
 impl<S: Source> Client<S> {
-    pub(super) fn new(source: S, slots: u32, generation: u32, measure: bool) -> Client<S> {
-        let stamps = if measure { slots } else { 0 };
+    pub(super) fn new(source: S, slots: u32, generation: u32) -> Client<S> {
         Client {
             source,
             items: Arc::new(Items::new(slots, generation)),
-            stamps: (0..stamps).map(|_| AtomicU64::new(0)).collect(),
+            #[cfg(sheave_lab)]
+            stamps: super::measure::Stamps::new(slots),
             closing: AtomicBool::new(false),
             ended: Mutex::new(()),
             some_ended: Condvar::new(),
@@ -71,18 +70,6 @@ impl<S: Source> Client<S> {
                 held = self.some_ended.wait(held).expect("invariant: no panic under this lock");
             }
         }
-    }
-
-    pub(super) fn stamp(&self, slot: u32, clock: &Clock) {
-        if let Some(stamp) = self.stamps.get(slot as usize) {
-            // Relaxed: published with the item.
-            stamp.store(clock.cycles(), Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn stamp_of(&self, slot: u32) -> u64 {
-        // Relaxed: seen with the item.
-        self.stamps.get(slot as usize).map_or(0, |stamp| stamp.load(Ordering::Relaxed))
     }
 }
 

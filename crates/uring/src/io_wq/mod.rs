@@ -10,13 +10,14 @@
 //! | `shard`, `hash` | queues and batches; hashed work, in order and never twice at once |
 //! | `acct` | an account's shards and the counts of its workers: which are woken, created, put to sleep |
 //! | `blocked` | share of items that block, measured by the workers when items end |
-//! | `worker`, `thread_state` | a worker's loop and the items nested on its thread; affinity and run state of a thread |
+//! | `worker`, `thread_state` | a worker's loop and the items nested on its thread; affinity and state of a thread |
 //! | `nap` | delayed wake-ups on a CPU that worker and ring share; items that the ring runs itself |
 //! | `shared` | state shared by a pool's threads; creating and joining threads; the limit of a process's workers |
 //! | `client`, `pool` | clients that queue work; limits and shutdown |
 //! | `step` | a pool without threads, for simulators |
 //! | `ring`, `ring_work` | a ring as a client, and the public handle; work that workers do for rings |
-//! | `lock`, `starts` | measuring |
+//! | `lock` | the mutex of shards and rosters |
+//! | `measure` | for the lab, in place of `lock`: a mutex that measures, and times from queue to start |
 //!
 //! Invariants, each kept by the module named:
 //! - I1: every queued item ends exactly once: either its result is delivered, or a cancel took it back (`item`,
@@ -31,21 +32,26 @@ mod blocked;
 mod client;
 mod hash;
 mod item;
+#[cfg(not(sheave_lab))]
 mod lock;
+#[cfg(sheave_lab)]
+mod measure;
 mod nap;
 mod pool;
 mod ring;
 mod ring_work;
 mod shard;
 mod shared;
-mod starts;
 mod step;
 mod thread_state;
 mod work;
 mod worker;
 
 pub use item::Cancelled;
-pub use lock::LockStats;
+#[cfg(sheave_lab)]
+use measure as lock;
+#[cfg(sheave_lab)]
+pub use measure::LockStats;
 pub use pool::{AcctCounts, Pool, Submitter};
 pub(crate) use ring::RingWq;
 pub use ring::{IoWq, IoWqBuilder};

@@ -11,7 +11,8 @@ use sheave_base::sync::Arc;
 use super::acct::{Acct, MAX_WORKERS};
 use super::client::Client;
 use super::item::{Cancelled, Items};
-use super::lock::LockStats;
+#[cfg(sheave_lab)]
+use super::measure::{LockStats, Starts};
 use super::shard::Batch;
 use super::shared::{PoolOptions, Shared, SpawnGate};
 use super::work::{MAX_CLIENTS, MAX_SLOTS, Source, WorkEntry, WorkFlags};
@@ -104,7 +105,7 @@ impl<S: Source> Pool<S> {
             if at >= MAX_CLIENTS {
                 return None;
             }
-            let client = Arc::new(Client::new(source, slots, generation, shared.options.measure));
+            let client = Arc::new(Client::new(source, slots, generation));
             let all = table.insert(at, Arc::clone(&client));
             (at, client, all)
         };
@@ -164,6 +165,7 @@ impl<S: Source> Pool<S> {
     }
 
     /// Returns the statistics of all locks of the pool.
+    #[cfg(sheave_lab)]
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {
         let mut sum = LockStats::default();
@@ -175,9 +177,10 @@ impl<S: Source> Pool<S> {
 
     /// Returns the histogram of the times from queue to start, if measured: upper bounds in ns, each with its number of
     /// items.
+    #[cfg(sheave_lab)]
     #[must_use]
     pub fn starts(&self) -> Vec<(u64, u64)> {
-        self.handle.shared.starts.snapshot()
+        self.handle.shared.starts.as_ref().map_or_else(Vec::new, Starts::snapshot)
     }
 
     /// Shuts the pool down: runs bound work, ends unbound work that has not started with
@@ -215,8 +218,9 @@ impl<S: Source> Submitter<S> {
     pub fn queue(&mut self, slot: u32, flags: WorkFlags) -> bool {
         let Some(generation) = self.client.items.queue(slot) else { return false };
         let entry = WorkEntry::new(self.at, slot, generation, flags);
-        if let Some(clock) = &self.pool.handle.shared.clock {
-            self.client.stamp(slot, clock);
+        #[cfg(sheave_lab)]
+        if let Some(starts) = &self.pool.handle.shared.starts {
+            starts.queued(&self.client.stamps, slot);
         }
         match flags.bucket() {
             Some(bucket) => self.hashed.push((bucket, entry)),

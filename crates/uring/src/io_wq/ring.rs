@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use sheave_base::sync::Arc;
 
+#[cfg(sheave_lab)]
+use super::LockStats;
 use super::pool::{AcctCounts, Pool, Submitter};
 use super::ring_work::{Kind, MakeIssuer, RingSource, Work};
 use super::shared::PoolOptions;
 use super::thread_state::forbidden_cpu;
 use super::work::WorkFlags;
-use super::{Account, Cancelled, LockStats};
+use super::{Account, Cancelled};
 use crate::error::RingError;
 use crate::task_work::DoneQueue;
 use crate::work_done::WorkDone;
@@ -63,7 +65,7 @@ impl IoWqBuilder {
 
     /// Measures how long locks are held and waited for, and how long items wait for their start, with a few clock reads
     /// per item.
-    #[doc(hidden)]
+    #[cfg(sheave_lab)]
     pub fn measure(mut self, measure: bool) -> Self {
         self.options.measure = measure;
         self
@@ -188,7 +190,7 @@ impl IoWq {
     }
 
     /// Returns the statistics of the pool's locks; times are 0 unless measured.
-    #[doc(hidden)]
+    #[cfg(sheave_lab)]
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {
         self.pool.lock_stats()
@@ -196,7 +198,7 @@ impl IoWq {
 
     /// Returns the histogram of the times from queue to start, if measured: upper bounds in ns, each with the number of
     /// items that waited up to it and longer than the bound before.
-    #[doc(hidden)]
+    #[cfg(sheave_lab)]
     #[must_use]
     pub fn starts(&self) -> Vec<(u64, u64)> {
         self.pool.starts()

@@ -16,9 +16,10 @@
 use std::collections::VecDeque;
 
 use super::hash::HashRuns;
-use super::lock::{Held, Lock, LockStats};
+use super::lock::{Held, Lock};
+#[cfg(sheave_lab)]
+use super::measure::{LockStats, Starts};
 use super::work::{HASH_BUCKETS, WorkEntry};
-use sheave_base::clock::Clock;
 
 /// Items that do not block, taken in one batch: enough to make the lock's cost small, few enough that a second worker
 /// finds some too.
@@ -76,10 +77,10 @@ impl Batch {
 }
 
 impl Shard {
-    pub(super) fn new(clock: Option<Clock>) -> Shard {
+    pub(super) fn new() -> Shard {
         let queue =
             Queue { turns: VecDeque::with_capacity(HASH_BUCKETS as usize), rows: Vec::new(), hashed: HashRuns::new() };
-        Shard { queue: Lock::new(queue, clock) }
+        Shard { queue: Lock::new(queue) }
     }
 
     #[inline]
@@ -87,6 +88,12 @@ impl Shard {
         self.queue.lock()
     }
 
+    #[cfg(sheave_lab)]
+    pub(super) fn measure(&mut self, starts: &Starts) {
+        self.queue.measure(starts);
+    }
+
+    #[cfg(sheave_lab)]
     pub(super) fn stats(&self) -> LockStats {
         self.queue.stats()
     }
@@ -252,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_one_item_that_may_block_or_many_that_do_not() {
-        let shard = Shard::new(None);
+        let shard = Shard::new();
         let mut queue = shard.lock();
         queue.reserve(0, 256);
         queue.reserve_hashed(256);
@@ -277,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_client_takes_back_what_is_short_at_the_head_of_its_own_row() {
-        let shard = Shard::new(None);
+        let shard = Shard::new();
         let mut queue = shard.lock();
         queue.reserve(0, 256);
         queue.reserve(1, 256);
@@ -308,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_released_bucket_goes_behind_other_work() {
-        let shard = Shard::new(None);
+        let shard = Shard::new();
         let mut queue = shard.lock();
         queue.reserve(0, 8);
         queue.reserve_hashed(8);
@@ -324,7 +331,7 @@ mod tests {
 
     #[test]
     fn pushing_never_allocates_and_a_sweep_makes_room() {
-        let shard = Shard::new(None);
+        let shard = Shard::new();
         let mut queue = shard.lock();
         queue.reserve(0, 4);
         let room = queue.rows[0].entries.capacity();
@@ -342,7 +349,7 @@ mod tests {
 
     #[test]
     fn work_without_a_hash_never_touches_a_bucket() {
-        let shard = Shard::new(None);
+        let shard = Shard::new();
         let mut queue = shard.lock();
         queue.reserve(0, 64);
         let mut batch = Batch::new();
@@ -361,7 +368,7 @@ mod tests {
 
     #[test]
     fn clients_take_turns_batch_by_batch() {
-        let shard = Shard::new(None);
+        let shard = Shard::new();
         let mut queue = shard.lock();
         for row in 0..3 {
             queue.reserve(row, 256);

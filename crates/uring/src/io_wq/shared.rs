@@ -14,15 +14,15 @@
 use std::io;
 use std::time::Duration;
 
-use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard, thread};
 
 use super::acct::{Acct, IDLE, MAX_WORKERS, RUNNING, Roster, STANDBY, WORKER, WorkerRef};
 use super::client::{Client, ClientTable};
+#[cfg(sheave_lab)]
+use super::measure::Starts;
 use super::shard::Batch;
-use super::starts::Starts;
 use super::work::{Source, WorkEntry};
 use crate::work_done::WorkDone;
 
@@ -53,6 +53,7 @@ pub struct PoolOptions {
     /// Time that a worker without work polls before it sleeps.
     pub spin: Duration,
     /// Measures lock times and the time from queue to start, with a few clock reads per item.
+    #[cfg(sheave_lab)]
     pub measure: bool,
     /// Number of shards of each account's queue: a power of two up to 64.
     pub shards: usize,
@@ -77,6 +78,7 @@ impl Default for PoolOptions {
             idle_timeout: IDLE_TIMEOUT,
             // On one CPU a worker that polls keeps the submitter from queueing work.
             spin: if cpus > 1 { SPIN } else { Duration::ZERO },
+            #[cfg(sheave_lab)]
             measure: false,
             shards: (2 * cpus).next_power_of_two().min(MOST_SHARDS),
             cpus: Vec::new(),
@@ -101,8 +103,8 @@ pub(super) struct Shared<S> {
     /// Grows with every change of the client table, so that workers know when their copy is outdated.
     version: AtomicU32,
     pub(super) closed: AtomicBool,
-    pub(super) clock: Option<Clock>,
-    pub(super) starts: Starts,
+    #[cfg(sheave_lab)]
+    pub(super) starts: Option<Starts>,
     gate: Option<SpawnGate>,
     live: Live<S>,
     /// State of a stepped pool.
@@ -128,18 +130,25 @@ impl Steps {
 impl<S: Source> Shared<S> {
     /// Makes the state of a new pool whose workers run `live`.
     pub(super) fn new(options: PoolOptions, gate: Option<SpawnGate>, live: Live<S>) -> Shared<S> {
-        let clock = options.measure.then(Clock::real);
         // A stepped pool has one shard, so that its order is the same on every machine.
         let shards = if options.stepped { 1 } else { options.shards };
-        let acct = |at: usize| Acct::new(shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
+        let acct = |at: usize| Acct::new(shards, options.max_workers[at].clamp(1, MAX_WORKERS));
+        let accts = [acct(0), acct(1)];
+        #[cfg(sheave_lab)]
+        let starts = options.measure.then(Starts::new);
+        #[cfg(sheave_lab)]
+        let accts = match &starts {
+            Some(starts) => accts.map(|acct| acct.measured(starts)),
+            None => accts,
+        };
         let shared = Shared {
-            accts: [acct(0), acct(1)],
+            accts,
             cpus: Mutex::new(options.cpus.clone()),
             clients: Mutex::new(ClientTable::new()),
             version: AtomicU32::new(1),
             closed: AtomicBool::new(false),
-            starts: Starts::new(options.measure),
-            clock,
+            #[cfg(sheave_lab)]
+            starts,
             gate,
             live,
             steps: Mutex::new(Steps::new()),
@@ -336,6 +345,17 @@ impl<S: Source> Shared<S> {
             self.table().copy_to(copy);
             *version = now;
         }
+    }
+
+    /// Moves an item from `QUEUED` to `RUNNING`. Returns false if it was cancelled.
+    #[inline]
+    pub(super) fn start(&self, client: &Client<S>, entry: WorkEntry) -> bool {
+        let started = client.items.start(entry.slot(), entry.generation());
+        #[cfg(sheave_lab)]
+        if started && let Some(starts) = &self.starts {
+            starts.started(&client.stamps, entry.slot());
+        }
+        started
     }
 
     /// Returns the version of the table of clients.

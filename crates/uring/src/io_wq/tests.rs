@@ -340,6 +340,7 @@ fn a_panic_of_a_source_ends_its_item_and_not_its_worker() {
     assert_eq!(pool.counts()[0].created, 1);
 }
 
+#[cfg(sheave_lab)]
 #[test]
 fn what_is_measured_adds_up() {
     let pool = Pool::new(PoolOptions { measure: true, ..options(2, 2) });

@@ -100,7 +100,7 @@ struct Worker<S: Source> {
 
 impl<S: Source> Worker<S> {
     fn new(shared: Arc<Shared<S>>, acct: usize, me: WorkerRef, parker: Parker) -> Worker<S> {
-        let clock = (!shared.options.spin.is_zero() || shared.options.measure).then(Clock::real);
+        let clock = (!shared.options.spin.is_zero()).then(Clock::real);
         Worker {
             shared,
             acct,
@@ -248,7 +248,7 @@ impl<S: Source> Worker<S> {
         slots.clear();
         for &entry in entries {
             // False if the item was cancelled, or the entry belongs to an earlier client with this number.
-            if start(shared, client, entry) {
+            if shared.start(client, entry) {
                 started.push(entry);
                 slots.push(entry.slot());
             }
@@ -273,7 +273,7 @@ impl<S: Source> Worker<S> {
         self.flush();
         let Worker { shared, acct, me, clients, context, done, own, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
-        if !start(shared, client, entry) {
+        if !shared.start(client, entry) {
             return;
         }
         // Acquire pairs with the Release of `shutdown`.
@@ -452,16 +452,6 @@ fn watch_for(parker: &mut Parker, time: Duration) -> Wake {
 fn watch_for(_: &mut Parker, _: Duration) -> Wake {
     sheave_base::sync::thread::yield_now();
     Wake::TimedOut
-}
-
-/// Moves an item from `QUEUED` to `RUNNING`. Returns false if it was cancelled.
-#[inline]
-fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: WorkEntry) -> bool {
-    let started = client.items.start(entry.slot(), entry.generation());
-    if started && let Some(clock) = &shared.clock {
-        shared.starts.note(clock.cycles_to_ns(clock.cycles().wrapping_sub(client.stamp_of(entry.slot()))));
-    }
-    started
 }
 
 /// Counts the worker as in a section until dropped.

@@ -42,6 +42,7 @@ pub struct Report {
     lock_hold_ns_per_io: f64,
     lock_wait_ns_per_io: f64,
     lock_wait_percent_of_cpu: f64,
+    lock_wait_cpu_percent_of_cpu: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     compare: Option<Compared>,
 }
@@ -99,6 +100,8 @@ impl Report {
             lock_hold_ns_per_io: measured.pool.hold_ns as f64 / items,
             lock_wait_ns_per_io: measured.pool.wait_ns as f64 / items,
             lock_wait_percent_of_cpu: 100.0 * measured.pool.wait_ns as f64 / measured.spent.cpu_ns.max(1) as f64,
+            lock_wait_cpu_percent_of_cpu: 100.0 * measured.pool.wait_cpu_ns as f64
+                / measured.spent.cpu_ns.max(1) as f64,
             compare: Compared::new(ours, theirs),
         })
     }
@@ -138,8 +141,11 @@ impl Report {
             (
                 "locks",
                 format!(
-                    "held {:.1} ns an item, waited for {:.2} ns an item, {:.2} % of CPU time",
-                    self.lock_hold_ns_per_io, self.lock_wait_ns_per_io, self.lock_wait_percent_of_cpu
+                    "held {:.1} ns an item, waited for {:.2} ns an item, {:.2} % of CPU time ({:.3} % not asleep)",
+                    self.lock_hold_ns_per_io,
+                    self.lock_wait_ns_per_io,
+                    self.lock_wait_percent_of_cpu,
+                    self.lock_wait_cpu_percent_of_cpu
                 ),
             ),
         ];
