@@ -15,17 +15,15 @@ use crate::shared::Order;
 const ECANCELED: i32 = 125;
 
 impl Io {
-    /// Prepares a request, just given its slot, that begins or ends within a block. Returns true if the request is left
-    /// with no whole block, which happens to a trim.
+    /// Prepares a request, just given its slot, that begins or ends within a block.
     #[cold]
-    pub(super) fn set_unaligned(&mut self, slot: u32, unaligned: Unaligned) -> bool {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
+    pub(super) fn set_unaligned(&mut self, slot: u32, unaligned: Unaligned) {
+        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
         match (op.request.command, &op.payload) {
             (Command::Read, Some(payload)) => (op.range, op.at) = (unaligned.blocks, payload.blocks_at()),
             (Command::Trim, _) => op.range = unaligned.inner(),
             _ => op.unaligned = Some(Box::new(unaligned)),
         }
-        op.range.1 == 0
     }
 
     /// Begins a change if it is its turn: the write, trim or zeroing itself, or the read of its edges if it has some.

@@ -84,7 +84,7 @@ impl Conn {
             };
             self.large.waiting.pop_front();
             if let Some(slot) = io.begin(self.number, chosen.fd, request, &shape, memory) {
-                unaligned.into_iter().for_each(|unaligned| _ = io.set_unaligned(slot, unaligned));
+                unaligned.into_iter().for_each(|unaligned| io.set_unaligned(slot, unaligned));
                 io.start(slot);
             } else {
                 self.under_way -= 1;

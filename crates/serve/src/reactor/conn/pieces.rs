@@ -80,7 +80,7 @@ impl Conn {
         let Some(memory) = io.ask(self.number, &request, &shape) else { return };
         match io.begin(self.number, chosen.fd, request, &shape, memory) {
             Some(slot) => {
-                unaligned.into_iter().for_each(|unaligned| _ = io.set_unaligned(slot, unaligned));
+                unaligned.into_iter().for_each(|unaligned| io.set_unaligned(slot, unaligned));
                 io.start(slot);
                 self.pieces = Some(Pieces { whole, done, in_ring: true });
             }
