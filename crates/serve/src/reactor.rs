@@ -10,7 +10,6 @@ mod arrivals;
 mod batch;
 mod conn;
 mod door;
-mod movement;
 mod places;
 mod questions;
 mod raw;

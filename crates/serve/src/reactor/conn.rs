@@ -31,8 +31,8 @@ use sheave_uring::Fd;
 
 use self::large_reads::LargeReads;
 use self::pieces::Pieces;
+use self::progress::{Progress, SENT_NOTHING};
 use super::batch::{Batch, Piece};
-use super::movement::{self, Progress};
 use super::questions::Asked;
 use super::raw;
 use super::requests::Io;
@@ -323,7 +323,7 @@ impl Conn {
         let got = u64::try_from(res).unwrap_or(0);
         let was_asked = self.progress.in_answered();
         if got == 0 && was_asked && res == -ECANCELED && self.ending == Ending::No {
-            return self.drop_client(movement::SENT_NOTHING);
+            return self.drop_client(SENT_NOTHING);
         }
         if got == 0 || self.ending == Ending::Now {
             return self.gone(io);

@@ -1,7 +1,7 @@
 //! The door: clients that were accepted and have no place.
 //!
-//! Owns the list of waiting clients, and chooses the one that gets the next place or is turned away (D3 of
-//! [`places`](super::places), the caller). Does not own the places.
+//! Owns the list of waiting clients and the idle times of the others, and chooses the client that gets the next place
+//! or is turned away (D3 of [`places`](super::places), the caller). Does not own the places.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::movement::Idle;
 use crate::shares::Peer;
 
 /// Most clients that wait for a place, over all reactors together. Each takes a descriptor.
@@ -70,6 +69,24 @@ impl Door {
         let most = (0..self.waiting.len()).max_by_key(|at| places[&self.waiting[*at].peer]);
         most.into_iter().for_each(|at| drop(self.waiting.remove(at)));
         true
+    }
+}
+
+/// Time since which a client's mark (`Conn::mark`) has not changed.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    mark: Option<(u64, u64, u32)>,
+    since: Option<Instant>,
+}
+
+impl Idle {
+    /// Compares `mark` with that of the last call. Returns the time since which the client has had nothing to do;
+    /// `None` while it has (`mark` is `None`).
+    pub(super) fn look(&mut self, mark: Option<(u64, u64, u32)>, now: Instant) -> Option<Instant> {
+        if mark.is_none() || mark != self.mark {
+            (self.mark, self.since) = (mark, mark.map(|_| now));
+        }
+        self.since
     }
 }
 

@@ -19,8 +19,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::Reactor;
-use super::door::{Places, Waiting};
-use super::movement::Idle;
+use super::door::{Idle, Places, Waiting};
 use crate::shares::Peer;
 
 /// Interval between checks for idle clients while others wait and all places are taken, and the shorter interval once a

@@ -7,9 +7,52 @@
 //! operation within that time.)
 
 use super::{Conn, Receiving};
-use crate::reactor::movement::SENT_NOTHING;
 use crate::reactor::raw::{Kind, token};
 use crate::reactor::requests::Io;
+
+/// Reasons for dropping a client whose writes, or whose replies, do not move.
+pub(super) const SENT_NOTHING: &str = "others waited for memory, and nothing came of the write that it held some for";
+pub(super) const TOOK_NOTHING: &str =
+    "others waited for memory, and it took nothing of the replies that it held some for";
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) came: bool,
+    pub(super) taken: bool,
+    /// For the receive, and for the send: true if it was canceled to learn how far it is.
+    pub(super) asked: [bool; 2],
+    /// Number of sends that have ended or moved on.
+    pub(super) sends: u32,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress { came: true, taken: true, asked: [false; 2], sends: 0 }
+    }
+}
+
+impl Progress {
+    /// Records that bytes have arrived, or that waiting for some begins.
+    pub(super) fn comes(&mut self) {
+        self.came = true;
+    }
+
+    /// Records that the client has taken replies, or that sending some begins.
+    pub(super) fn is_taken(&mut self) {
+        self.taken = true;
+        self.sends = self.sends.wrapping_add(1);
+    }
+
+    /// Called at the end of a receive. Returns true if it was canceled to learn how far it is.
+    pub(super) fn in_answered(&mut self) -> bool {
+        std::mem::take(&mut self.asked[0])
+    }
+
+    /// Called at the end of a send. Returns true if it was canceled to learn how far it is.
+    pub(super) fn out_answered(&mut self) -> bool {
+        std::mem::take(&mut self.asked[1])
+    }
+}
 
 impl Conn {
     /// Checks whether the client has moved bytes of everything that it holds memory for since the last call, and

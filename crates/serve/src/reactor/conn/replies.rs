@@ -5,10 +5,10 @@ use sheave_nbd::session::{Command, Refused, Request, Session};
 use sheave_nbd::wire::Errno;
 
 use super::begin::rewrites;
+use super::progress::TOOK_NOTHING;
 use super::{Conn, ECANCELED, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Sending, Stage};
 use crate::payload::Payload;
 use crate::reactor::batch::{Batch, Piece};
-use crate::reactor::movement::TOOK_NOTHING;
 use crate::reactor::raw;
 use crate::reactor::requests::{Answer, Failed, Io};
 
