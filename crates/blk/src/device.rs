@@ -257,6 +257,31 @@ impl Device {
         }
     }
 
+    /// Returns a device for each queue under this one, whose statistics and in-flight counts are this device's part of
+    /// those of the queue: this device alone, if it has one queue. The others have the names of their queues.
+    #[doc(hidden)]
+    pub fn by_queue(&self) -> Vec<Device> {
+        let legs = self.legs();
+        if legs.iter().all(|leg| Arc::ptr_eq(&leg.queue, &legs[0].queue)) {
+            return vec![self.clone()];
+        }
+        let mut queues: Vec<Vec<Leg>> = Vec::new();
+        for leg in legs {
+            match queues.iter_mut().find(|have| Arc::ptr_eq(&have[0].queue, &leg.queue)) {
+                Some(have) => {
+                    let start = have.last().map_or(0, |last| last.start + last.sectors); // I1
+                    have.push(Leg { start, ..leg.clone() });
+                }
+                None => queues.push(vec![Leg { start: 0, ..leg.clone() }]),
+            }
+        }
+        let of = |legs: Vec<Leg>| {
+            let queue = Arc::clone(&legs[0].queue);
+            Device::from_legs(queue.name(), legs)
+        };
+        queues.into_iter().map(of).collect()
+    }
+
     /// Counts the requests of this device that are with the drivers. For a partition: its own and those of partitions
     /// within it. For a concatenation: those of the devices that it consists of.
     pub fn in_flight(&self) -> InFlight {

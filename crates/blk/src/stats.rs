@@ -11,6 +11,7 @@
 //!   few histograms per distinct (operation, start), not per request.
 
 mod busy;
+mod counter;
 mod part;
 mod records;
 mod split;
@@ -28,6 +29,8 @@ use self::split::add;
 use crate::bio::{NR_OPS, Op};
 
 pub(crate) use self::busy::BusyEdge;
+#[doc(hidden)]
+pub use self::counter::BusyCounter;
 pub(crate) use self::part::{OpTallies, PartStats};
 pub(crate) use self::records::Owners;
 pub use self::records::{IoTally, OpCounts, RecordStats};
@@ -284,7 +287,12 @@ impl Stats {
     /// all rings and at least the busiest one. Ticks of the last 17 s are kept; the time before is assumed to have been
     /// alike.
     pub fn busy_ns_since(&self, earlier: &Stats) -> u64 {
-        let before = |of: &BusyOf| earlier.busy.iter().find(|have| have.is_like(of));
+        self.busy_ns_from(&earlier.busy, earlier.at)
+    }
+
+    /// [`Stats::busy_ns_since`] a reading at `from` with these busy times.
+    fn busy_ns_from(&self, had: &[BusyOf], from: CoarseTs) -> u64 {
+        let before = |of: &BusyOf| had.iter().find(|have| have.is_like(of));
         let (mut longest, mut sum) = (0, 0_u64);
         for of in &self.busy {
             let ns = of.ns.saturating_sub(before(of).map_or(0, |before| before.ns));
@@ -294,8 +302,8 @@ impl Stats {
         if sum == longest {
             return longest;
         }
-        let busy_ns = self.calendar.busy_ns(earlier.at, self.at);
-        busy_ns.clamp(longest, sum.min(self.at.ns_since(earlier.at)).max(longest))
+        let busy_ns = self.calendar.busy_ns(from, self.at);
+        busy_ns.clamp(longest, sum.min(self.at.ns_since(from)).max(longest))
     }
 
     /// Returns [`Stats::busy_ns_since`] as a share (0 to 1) of the time between the two readings: `%util` of iostat.

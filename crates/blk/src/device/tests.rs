@@ -68,6 +68,27 @@ fn a_bio_is_cut_where_it_crosses_legs() {
 }
 
 #[test]
+fn each_queue_under_a_device_is_a_device_with_its_own_counts() {
+    let [a, b, _] = puppets();
+    let (a, b) = (a.device(), b.device());
+    let whole = Device::from_legs("linear", vec![leg(&a, 0, 100, 10), leg(&b, 100, 100, 10), leg(&a, 200, 100, 500)]);
+    let mut rig = Rig::new(&[&whole, &a]);
+    for (owner, sector) in [0, 100, 200, 208].into_iter().enumerate() {
+        rig.io(Op::Read, sector, BLOCK, owner as u32);
+    }
+    // Beside the device, on one of its queues.
+    rig.io_to(1, Op::Read, 0, 2000, BLOCK, 4);
+    rig.drain();
+    let parts = whole.by_queue();
+    let counts: Vec<_> = parts.iter().map(|part| (part.name(), part.stats().op(Op::Read).sectors)).collect();
+    assert_eq!(counts, [(a.name(), 24), (b.name(), 8)]);
+    assert_eq!(parts.iter().map(Device::size_bytes).collect::<Vec<_>>(), [200 << 9, 100 << 9]);
+    parts[1].set_stats(false);
+    assert_eq!((whole.keeps_stats(), a.keeps_stats(), b.keeps_stats()), (false, true, false));
+    assert!(a.by_queue()[0].same(&a), "a device of one queue is itself");
+}
+
+#[test]
 fn a_flush_goes_to_every_queue_once_and_ends_once() {
     let puppets = puppets();
     let devices = puppets.each_ref().map(Puppet::device);

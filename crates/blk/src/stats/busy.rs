@@ -85,7 +85,7 @@ impl Calendar {
         &mut self.pages
     }
 
-    fn mark(&mut self, from: CoarseTs, to: CoarseTs) {
+    pub(super) fn mark(&mut self, from: CoarseTs, to: CoarseTs) {
         let mine = self.pages();
         pages(from, to).for_each(|page| mine[page.at()] = page.add_to(mine[page.at()]));
     }
