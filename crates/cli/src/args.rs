@@ -81,6 +81,9 @@ pub enum Command {
     /// List and disconnect the clients of a running server.
     #[command(alias = "clients")]
     Client(control::ClientArgs),
+    /// List the devices under a running server, and turn their statistics on and off.
+    #[command(alias = "devices")]
+    Device(control::DeviceArgs),
     /// Show everything about the running servers on one screen: what is wrong, pools and exports.
     Status(StatusArgs),
     /// Show which I/Os of a running server were slow, and why.

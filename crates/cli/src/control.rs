@@ -6,11 +6,13 @@
 //! | [`opened`] | a pool that a command opened itself, or that a daemon holds |
 //! | [`passed`] | files that a command opens and passes to a daemon |
 //! | [`commands`] | `sheave export` and `sheave client` |
+//! | [`device`] | `sheave device` |
 //! | [`slow`] | `sheave slow` |
 //! | [`status`] | `sheave status` |
 //! | [`trace`] | `sheave trace` |
 
 pub mod commands;
+pub mod device;
 pub mod opened;
 pub mod passed;
 pub mod remote;

@@ -78,6 +78,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Bench(args) => bench::run(&args),
         Command::Client(args) => control::commands::client(&args),
+        Command::Device(args) => control::device::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Export(args) => control::commands::export(&args),
         Command::Completions(args) => man::completions(args.shell),

@@ -30,6 +30,7 @@ use tracing::{error, info, warn};
 
 use self::late::Opening;
 use crate::api::types::DeviceId;
+use crate::busy::BusyTimes;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
 use crate::history::History;
@@ -56,6 +57,8 @@ pub struct Daemon {
     health: Mutex<Arc<Health>>,
     /// Statistics of the last hour, for the status page.
     pub(crate) history: Mutex<History>,
+    /// Busy times of the devices under pools and exports.
+    pub(crate) busy: Mutex<BusyTimes>,
     /// Reason why the last reload failed.
     reload_failure: Mutex<Option<Failure>>,
     /// Keys that changed in the last reload, and take effect at the next start only.
@@ -417,6 +420,7 @@ impl Opened {
                     since: Instant::now(),
                     health: Mutex::new(Arc::new(Health::new(Vec::new()))),
                     history: Mutex::default(),
+                    busy: Mutex::default(),
                     reload_failure: Mutex::default(),
                     restart_keys: Mutex::default(),
                     started: plan.fixed(),

@@ -13,6 +13,7 @@
 //! | [`slow`] | slow I/Os, for the control socket |
 //! | [`trace`] | traces of requests, and their export formats |
 //! | [`statistics`] | counters, for the control socket |
+//! | [`device_statistics`], [`busy`] | counters of the devices under pools and exports, and their busy times |
 //! | [`service`] | the control methods |
 //! | [`copies`] | control methods that run long: import, export, scrub, trim, watch |
 //! | [`history`] | the last hour, for the status page |
@@ -44,6 +45,7 @@
 
 pub mod api;
 mod backend;
+mod busy;
 pub mod captive;
 pub mod check;
 pub mod config;
@@ -55,6 +57,7 @@ pub mod copy;
 mod daemon;
 pub mod delete;
 mod descriptors;
+mod device_statistics;
 pub mod devices;
 pub mod failure;
 mod health;

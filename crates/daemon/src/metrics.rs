@@ -5,6 +5,7 @@
 //! connect to the address can read it.
 
 mod detail;
+mod devices;
 mod families;
 mod page;
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::check;
 use crate::config::{ExportPlan, What};
 use crate::daemon::{Daemon, Held, Row};
 use crate::delete::delete_all;
+use crate::device_statistics;
 use crate::failure::{self, Failure};
 use crate::log::CONTROL;
 use crate::resize_to;
@@ -101,6 +102,7 @@ impl Control {
                 self.daemon.server.set_slow_limit(Duration::from_nanos(limit_ns));
                 Ok(json!({}))
             }),
+            "SetDeviceStatistics" => change(call, |set| object(device_statistics::set(&self.daemon, &set)?)),
             "StartTrace" => {
                 change(call, |start| object(trace::start(&self.daemon.server, self.daemon.traces.as_deref(), &start)?))
             }

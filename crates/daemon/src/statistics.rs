@@ -1,10 +1,11 @@
-//! `GetStatistics`: the counters of exports, rings and pools.
+//! `GetStatistics`: the counters of exports, rings, pools and devices.
 //!
 //! Owns the limit of a reply. Counts nothing itself, and waits for no I/O.
 //!
-//! T1. A reply lists at most [`MOST`] exports, pools and clients each, and has their total numbers.
+//! T1. A reply lists at most [`MOST`] exports, pools, clients and devices each, and has their total numbers.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::time::SystemTime;
 
 use sheave_blk::stats::{Latencies, SplitCounts, Stage};
@@ -15,8 +16,9 @@ use sheave_vol::Pool;
 use crate::api::types as t;
 use crate::config::What;
 use crate::daemon::{Daemon, Held, Row};
+use crate::device_statistics;
 
-/// Maximum number of exports, pools and clients in a reply, each (T1).
+/// Maximum number of exports, pools, clients and devices in a reply, each (T1).
 const MOST: usize = 256;
 
 /// Reads all counters.
@@ -27,6 +29,15 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
     let failed: Vec<&Row> = rows.iter().filter(|row| row.failed.is_some()).collect();
     let busiest = busiest(daemon, &served, MOST - failed.len().min(MOST / 2));
     let listed = busiest.iter().map(|(status, io)| export(status, &rows, io));
+    let mut devices = device_statistics::all(daemon);
+    if devices.len() > MOST {
+        let answered: HashMap<&str, u64> =
+            served.iter().map(|status| (status.name.as_str(), status.counts.answered())).collect();
+        // The devices of pools first.
+        devices.sort_by_key(|device| {
+            Reverse(device.export().map_or(u64::MAX, |export| answered.get(export).copied().unwrap_or(0)))
+        });
+    }
     t::Statistics {
         uptime_ns,
         reactors: daemon.server.reactors() as u64,
@@ -37,6 +48,8 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
         pools: pools.iter().map(|held| pool(held)).take(MOST).collect(),
         clients_total: clients.len() as u64,
         clients: self::clients(clients.into_iter().take(MOST)),
+        devices_total: devices.len() as u64,
+        devices: devices.iter().take(MOST).map(|device| device.read(daemon)).collect(),
         health: daemon.health().told(),
     }
 }
@@ -96,7 +109,7 @@ fn of_volume(row: &Row) -> (Option<String>, Option<String>) {
 /// Returns the `most` exports with the most requests, in descending order. Among equals, those that were served first
 /// come first.
 fn busiest<'a>(daemon: &Daemon, served: &'a [ExportStatus], most: usize) -> Vec<(&'a ExportStatus, IoCounts)> {
-    let mut groups: std::collections::HashMap<_, _> = daemon.server.io_groups().into_iter().collect();
+    let mut groups: HashMap<_, _> = daemon.server.io_groups().into_iter().collect();
     let mut found: Vec<_> = served.iter().map(|status| (status, groups.remove(&status.name))).collect();
     found.sort_by_key(|(status, _)| Reverse(status.counts.answered()));
     found.truncate(most);

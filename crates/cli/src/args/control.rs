@@ -1,4 +1,4 @@
-//! Arguments of `sheave export`, `sheave client` and `sheave slow`.
+//! Arguments of `sheave export`, `sheave client`, `sheave device` and `sheave slow`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sheave_base::units::parse_duration;
 use sheave_serve::Limit;
+
+use super::Switch;
 
 const EXAMPLES: &str = "\
 These ask a running `sheave serve`: the one whose control socket is in the runtime directory ($SHEAVE_RUNTIME_DIR, else
@@ -179,6 +181,66 @@ pub enum ClientCommand {
         /// The clients.
         #[arg(value_name = "ID", required = true)]
         ids: Vec<u64>,
+
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const DEVICE_EXAMPLES: &str = "\
+The devices are those that the pools and exports of a running `sheave serve` stand on. Statistics of a device are what
+`sheave top`, /metrics and `sheave slow` show. Without them an I/O costs a little less time, and its latency is not
+counted for the exports and volumes on the device either.
+
+Examples:
+  sheave device list
+  sheave device list --json
+  sheave device statistics off file:/srv/pool.img
+  sheave device statistics on
+
+Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
+
+/// Arguments of `sheave device`.
+#[derive(Debug, Args)]
+#[command(after_help = DEVICE_EXAMPLES)]
+pub struct DeviceArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DeviceCommand,
+
+    /// The control socket of the server.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub control: Option<PathBuf>,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// List the devices with their counters since they were opened.
+    #[command(alias = "ls", after_help = "Examples:\n  sheave device list --json")]
+    List {
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Turn statistics of a device, or of all, on or off, until the device is opened the next time.
+    #[command(
+        aliases = ["stats", "statistic"],
+        after_help = "\
+Examples:
+  sheave device statistics off file:/srv/pool.img
+  sheave device statistics on
+        of all devices"
+    )]
+    Statistics {
+        /// On or off.
+        #[arg(value_name = "ON|OFF")]
+        state: Switch,
+
+        /// The device, by its name in the list [default: all].
+        #[arg(value_name = "DEVICE")]
+        device: Option<String>,
 
         /// Print one JSON object instead of text.
         #[arg(long)]

@@ -28,8 +28,11 @@ pub struct TopArgs {
 }
 
 const EXAMPLES: &str = "\
-Keys: 1 exports, 2 clients, 3 pools, 4 queues, which are the rings of the threads that serve (or Tab); s sorts by the
-next column; up and down choose an export, Enter shows its reads, writes and other I/O, Esc goes back; q ends.
+Keys: 1 exports, 2 clients, 3 pools, 4 queues, which are the rings of the threads that serve, 5 devices (or Tab); s
+sorts exports by the next column; up and down choose an export, Enter shows its reads, writes and other I/O, Esc goes
+back; q ends.
+
+%UTIL is the share of the time in which a device had at least one request.
 
 SPLIT is where the time of I/O goes: w with a worker, t waiting for a tag, p gathered in a batch, d in the driver,
 r ended and not yet seen.

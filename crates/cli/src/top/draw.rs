@@ -42,10 +42,11 @@ pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
             frame.render_widget(Paragraph::new(lines), middle);
         }
         (View::Queues, _) => queues(frame, middle, screen),
+        (View::Devices, _) => devices(frame, middle, screen),
     }
     let lines: Vec<_> = screen.board.pools.iter().take(pools).map(|pool| Line::raw(space(pool))).collect();
     frame.render_widget(Paragraph::new(lines), below);
-    let help = "1 exports 2 clients 3 pools 4 queues | s sort | Enter, Esc | q quit | ";
+    let help = "1 exports 2 clients 3 pools 4 queues 5 devices|s sort|Enter, Esc|q quit|";
     let mut line = vec![Span::styled(help, Modifier::DIM)];
     for (letter, name) in [('w', "w"), ('t', "t"), ('p', "p"), ('d', "d"), ('r', "r")] {
         line.push(Span::styled(name, colour(letter)));
@@ -108,6 +109,22 @@ fn queues(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let width = bar_width(area);
     let row = |queue: &QueueRate| rate_row(queue.queue.to_string(), &queue.rate, width);
     let table = Table::new(screen.board.queues.iter().map(row), widths()).header(header("QUEUE", ""));
+    let mut state = TableState::new().with_selected(Some(screen.chosen));
+    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
+}
+
+fn devices(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+    let row = |cells: [String; 6]| {
+        let is_number = |at: usize| (1..5).contains(&at);
+        let cell = |(at, cell): (usize, String)| {
+            Cell::new(if is_number(at) { Line::raw(cell).right_aligned() } else { Line::raw(cell) })
+        };
+        Row::new(cells.into_iter().enumerate().map(cell))
+    };
+    let [util, in_flight, iops, rate] = [6, 9, 8, 8].map(Constraint::Length);
+    let widths = [Constraint::Fill(2), util, in_flight, iops, rate, Constraint::Fill(1)];
+    let rows = screen.board.devices.iter().map(|device| row(text::device_cells(device)));
+    let table = Table::new(rows, widths).header(row(text::DEVICE_HEADS.map(str::to_owned)).style(Modifier::BOLD));
     let mut state = TableState::new().with_selected(Some(screen.chosen));
     frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
 }

@@ -110,6 +110,33 @@ pub struct PoolRate {
     pub full_in_seconds: Option<u64>,
 }
 
+/// Rates of a device.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceRate {
+    pub name: String,
+    /// The pool or the export that stands on it.
+    pub pool: Option<String>,
+    pub export: Option<String>,
+    /// Statistics are kept. Without them, all rates are 0.
+    pub kept: bool,
+    /// Share of the time in which it had at least one request, 0 to 1.
+    pub utilization: f64,
+    /// Requests that the driver has at the moment.
+    pub in_flight: u32,
+    pub in_flight_reads: u32,
+    pub in_flight_writes: u32,
+    /// Completed requests per second: of all operations, reads, and writes.
+    pub iops: f64,
+    pub reads_per_second: f64,
+    pub writes_per_second: f64,
+    /// Bytes per second of reads and writes, and of each.
+    pub bytes_per_second: f64,
+    pub read_bytes_per_second: f64,
+    pub written_bytes_per_second: f64,
+    /// Failed requests since it was opened.
+    pub errors: u64,
+}
+
 /// Everything that is displayed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Board {
@@ -122,6 +149,8 @@ pub struct Board {
     pub clients_total: u64,
     pub pools: Vec<PoolRate>,
     pub pools_total: u64,
+    pub devices: Vec<DeviceRate>,
+    pub devices_total: u64,
     /// Current problems.
     pub health: t::Health,
 }
@@ -148,6 +177,8 @@ impl History {
             clients_total: now.clients_total,
             pools: now.pools.iter().map(|pool| self.pool(pool, now.uptime_ns)).collect(),
             pools_total: now.pools_total,
+            devices: now.devices.iter().map(|device| self.device(device, seconds)).collect(),
+            devices_total: now.devices_total,
             health: now.health.clone(),
         };
         self.pools.push_back((now.uptime_ns, now.pools.clone()));
@@ -192,6 +223,38 @@ impl History {
             read_bytes_per_second: now.read_bytes.saturating_sub(before.read_bytes) as f64 / seconds,
             written_bytes_per_second: now.written_bytes.saturating_sub(before.written_bytes) as f64 / seconds,
             failed_requests: now.failed_requests,
+        }
+    }
+
+    fn device(&self, now: &t::DeviceStatistics, seconds: f64) -> DeviceRate {
+        let key = |device: &t::DeviceStatistics| (device.name.clone(), device.pool.clone(), device.export.clone());
+        let before = self.last.devices.iter().find(|had| key(had) == key(now)).unwrap_or(now);
+        let rate = |operation: Option<&str>, value: fn(&t::DeviceOperation) -> u64| {
+            let sum = |device: &t::DeviceStatistics| {
+                let of = device.operations.iter().filter(|one| operation.is_none_or(|name| one.operation == name));
+                of.map(value).sum::<u64>()
+            };
+            sum(now).saturating_sub(sum(before)) as f64 / seconds
+        };
+        let [reads_per_second, writes_per_second] = ["read", "write"].map(|name| rate(Some(name), |one| one.ios));
+        let [read, written] = ["read", "write"].map(|name| rate(Some(name), |one| one.bytes));
+        DeviceRate {
+            name: now.name.clone(),
+            pool: now.pool.clone(),
+            export: now.export.clone(),
+            kept: now.kept,
+            // The time of the reading is not exactly that of each device's counters.
+            utilization: (now.busy_ns.saturating_sub(before.busy_ns) as f64 / 1e9 / seconds).min(1.0),
+            in_flight: now.in_flight_reads + now.in_flight_writes + now.in_flight_others,
+            in_flight_reads: now.in_flight_reads,
+            in_flight_writes: now.in_flight_writes,
+            iops: rate(None, |one| one.ios),
+            reads_per_second,
+            writes_per_second,
+            bytes_per_second: read + written,
+            read_bytes_per_second: read,
+            written_bytes_per_second: written,
+            errors: now.operations.iter().map(|one| one.errors).sum(),
         }
     }
 

@@ -15,6 +15,7 @@ pub enum View {
     Clients,
     Pools,
     Queues,
+    Devices,
 }
 
 /// Order of exports: descending, except names.
@@ -92,6 +93,7 @@ impl Screen {
             View::Clients => self.board.clients.len(),
             View::Pools => self.board.pools.len(),
             View::Queues => self.board.queues.len(),
+            View::Devices => self.board.devices.len(),
         }
     }
 
@@ -114,11 +116,13 @@ impl Screen {
             KeyCode::Char('2') => self.turn(View::Clients),
             KeyCode::Char('3') => self.turn(View::Pools),
             KeyCode::Char('4') => self.turn(View::Queues),
+            KeyCode::Char('5') => self.turn(View::Devices),
             KeyCode::Tab => self.turn(match self.view {
                 View::Exports => View::Clients,
                 View::Clients => View::Pools,
                 View::Pools => View::Queues,
-                View::Queues => View::Exports,
+                View::Queues => View::Devices,
+                View::Devices => View::Exports,
             }),
             KeyCode::Char('s') => {
                 self.sort = self.sort.next();

@@ -33,6 +33,28 @@ fn export(name: &str, ios: u64, slow: u64) -> t::ExportStatistics {
     }
 }
 
+/// A device that is busy a quarter of the time, with 500 writes and 100 flushes a second, if statistics are kept.
+fn device(name: &str, seconds: u64, kept: bool) -> t::DeviceStatistics {
+    let operation = |operation: &str, ios, bytes| t::DeviceOperation {
+        operation: operation.into(),
+        ios,
+        bytes,
+        ..t::DeviceOperation::default()
+    };
+    let seconds = if kept { seconds } else { 0 };
+    t::DeviceStatistics {
+        name: name.into(),
+        pool: Some("tank".into()),
+        export: None,
+        kept,
+        operations: vec![operation("write", seconds * 500, seconds << 21), operation("flush", seconds * 100, 0)],
+        busy_ns: seconds * 250_000_000,
+        in_flight_reads: 1,
+        in_flight_writes: 2,
+        in_flight_others: 0,
+    }
+}
+
 fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
     let client = t::ClientRow {
         id: 7,
@@ -63,6 +85,8 @@ fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
         pools_total: 1,
         clients: vec![client],
         clients_total: 1,
+        devices: vec![device("file:/srv/tank.img", seconds, true), device("ram:size=1M", seconds, false)],
+        devices_total: 2,
         health: t::Health::default(),
     }
 }
@@ -100,6 +124,9 @@ fn rates_are_of_the_time_between_two_readings() {
     let pool = &board.pools[0];
     assert_eq!((pool.full_in_seconds, pool.fills_bytes_per_second), (Some(88), f64::from(1 << 30)));
     assert_eq!(board.clients[0].read_bytes_per_second, f64::from(1 << 20));
+    let device = &board.devices[0];
+    assert_eq!((device.utilization, device.iops, device.writes_per_second), (0.25, 600.0, 500.0));
+    assert_eq!((device.bytes_per_second, device.in_flight), (f64::from(1 << 21), 3));
     let queue = &board.queues[0];
     assert_eq!((queue.queue, queue.rate.iops, queue.kinds[0].kind.as_str()), (1, 600.0, "read"));
 }
@@ -137,6 +164,14 @@ fn the_picture_has_all_of_it_at_80_and_at_200_columns() {
         let seen = picture(&mut screen, width, height);
         let row = seen.lines().find(|line| line.starts_with("1 ")).expect("the row of queue 1");
         assert!(row.contains(" 600 ") && row.contains("tddd"), "{seen}");
+        press(&mut screen, KeyCode::Tab);
+        let seen = picture(&mut screen, width, height);
+        let row = seen.lines().find(|line| line.starts_with("file:/srv/tank.img ")).expect("the row of the device");
+        for word in [" 25.0 ", " 3 ", " 600 ", " 2.0 ", "pool tank"] {
+            assert!(row.contains(word), "{word} is not in\n{seen}");
+        }
+        let row = seen.lines().find(|line| line.starts_with("ram:size=1M ")).expect("the row of the other");
+        assert!(row.contains(" off ") && row.contains(" 3 "), "{seen}");
     }
     // Even a terminal of a single cell must not make it panic.
     let mut screen = Screen::default();
@@ -172,5 +207,9 @@ fn keys_sort_choose_and_end() {
 fn the_text_has_the_same_and_obeys_no_name() {
     let page = text::page(&board());
     assert!(page.contains("tttttddddddddddddddd\n") && page.contains("full in"), "{page}");
+    assert!(
+        page.contains("file:/srv/tank.img                25.0          3       600       2.0  pool tank\n"),
+        "{page}"
+    );
     assert!(page.contains("b?[2Jad") && !page.contains('\u{1b}'), "{page:?}");
 }

@@ -1,12 +1,13 @@
-//! `sheave top --once`: tables of exports, queues, clients and pools; and texts that the display shares.
+//! `sheave top --once`: tables of exports, queues, devices, clients and pools; and texts that the display shares.
 
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
 use sheave_daemon::api::types as t;
 
+use crate::control::device::owner;
 use crate::output::{plain, span};
 
-use super::rates::{Board, ExportRate, PoolRate, Rate, Shares};
+use super::rates::{Board, DeviceRate, ExportRate, PoolRate, Rate, Shares};
 
 /// Maximum number of problems.
 pub const MOST_PROBLEMS: usize = 5;
@@ -27,6 +28,8 @@ pub fn page(board: &Board) -> String {
     for queue in &board.queues {
         text += &row(&queue.queue.to_string(), cells(&queue.rate), &bar(&queue.rate.split, BAR));
     }
+    text += &format!("\n{}", device_row(DEVICE_HEADS.map(str::to_owned)));
+    board.devices.iter().for_each(|device| text += &device_row(device_cells(device)));
     text += &format!("\n{:8}  {:16}  {:>12}  {:>12}  FROM\n", "CLIENT", "EXPORT", "READ/s", "WRITTEN/s");
     for client in &board.clients {
         let export = plain(client.export.as_deref().unwrap_or("-"));
@@ -45,6 +48,26 @@ fn heading(first: &str) -> String {
 
 fn row(name: &str, [iops, rate, p50, p99, depth]: [String; 5], split: &str) -> String {
     format!("{name:18}  {iops:>8}  {rate:>8}  {p50:>9}  {p99:>9}  {depth:>6}  {split}\n")
+}
+
+/// Headings of a table of devices.
+pub const DEVICE_HEADS: [&str; 6] = ["DEVICE", "%UTIL", "IN FLIGHT", "IOPS", "MiB/s", "OF"];
+
+fn device_row([name, util, in_flight, iops, rate, owner]: [String; 6]) -> String {
+    format!("{name:30}  {util:>6}  {in_flight:>9}  {iops:>8}  {rate:>8}  {owner}\n")
+}
+
+/// Formats the cells of a device. Without statistics nothing but the requests in flight is known.
+pub fn device_cells(device: &DeviceRate) -> [String; 6] {
+    let known = |cell: String| if device.kept { cell } else { "off".into() };
+    [
+        plain(&device.name),
+        known(format!("{:.1}", device.utilization * 100.0)),
+        device.in_flight.to_string(),
+        known(format!("{:.0}", device.iops)),
+        known(format!("{:.1}", device.bytes_per_second / f64::from(1 << 20))),
+        owner(device.pool.as_deref(), device.export.as_deref()),
+    ]
 }
 
 /// Formats the total numbers.

@@ -103,12 +103,12 @@ fn is_leaf(block: &[u8]) -> bool {
     block.starts_with(b"SHVE") && block[4..6] == [3, 0]
 }
 
-/// The status of a daemon with a pool that is open, one that is not, and an export of each.
-fn status() -> Value {
+/// The status of a daemon with a pool that is open, one that is not, and an export of each; and its list of devices.
+fn status() -> [Value; 2] {
     let dir = crate::daemon::pools().expect("there is io_uring");
     let config = crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\"");
     let daemon = crate::daemon::Daemon::start(&dir, &config);
-    let status = crate::daemon::ask(&dir, "status --json").json();
+    let status = ["status --json", "device list --json"].map(|line| crate::daemon::ask(&dir, line).json());
     daemon.end();
     status
 }
@@ -164,7 +164,9 @@ fn the_page_has_every_field_and_no_other() {
         let value: Value = serde_json::from_str(&said.out).unwrap_or_else(|err| panic!("{line}: {err}\n{}", said.err));
         page.look(section, "", &value, &mut seen);
     }
-    page.look("status", "", &status(), &mut seen);
+    let [status, devices] = status();
+    page.look("status", "", &status, &mut seen);
+    page.look("device list", "", &devices, &mut seen);
     let missing: Vec<_> = (page.sections.iter())
         .flat_map(|(section, fields)| fields.iter().map(move |(path, field)| (section, path, field)))
         .filter(|(section, path, field)| !field.only && !seen.contains(&((*section).clone(), (*path).clone())))

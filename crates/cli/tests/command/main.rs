@@ -11,6 +11,7 @@ mod control;
 mod copies;
 mod daemon;
 mod daemon_units;
+mod device;
 mod diffs;
 mod elsewhere;
 mod failover;

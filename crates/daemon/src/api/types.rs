@@ -190,6 +190,46 @@ pub struct PoolStatistics {
     pub failed: Option<String>,
 }
 
+/// Counters of one operation on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceOperation {
+    pub operation: String,
+    pub ios: u64,
+    pub bytes: u64,
+    pub merges: u64,
+    pub errors: u64,
+    pub time_ns: u64,
+}
+
+/// Statistics of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatistics {
+    pub name: String,
+    pub pool: Option<String>,
+    pub export: Option<String>,
+    pub kept: bool,
+    pub operations: Vec<DeviceOperation>,
+    pub busy_ns: u64,
+    pub in_flight_reads: u32,
+    pub in_flight_writes: u32,
+    pub in_flight_others: u32,
+}
+
+/// Parameters of `SetDeviceStatistics`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetDeviceStatistics {
+    #[serde(default)]
+    pub device: Option<String>,
+    pub kept: bool,
+}
+
+/// The reply of `SetDeviceStatistics`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DevicesSet {
+    pub devices: Vec<String>,
+}
+
 /// A problem, in the reply of `GetHealth`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -222,6 +262,10 @@ pub struct Statistics {
     pub pools_total: u64,
     pub clients: Vec<ClientRow>,
     pub clients_total: u64,
+    #[serde(default)]
+    pub devices: Vec<DeviceStatistics>,
+    #[serde(default)]
+    pub devices_total: u64,
     #[serde(default)]
     pub health: Health,
 }

@@ -13,6 +13,7 @@ use tracing::{error, info, warn};
 
 use super::signs::{self, Memory, problem};
 use crate::daemon::{Daemon, Held, locked};
+use crate::device_statistics;
 use crate::problems::{About, Health, Kind, Problem, Severity};
 use crate::systemd;
 use crate::ticker::Ticker;
@@ -65,7 +66,7 @@ pub(crate) fn look_after_reload(watcher: &Mutex<Watcher>, daemon: &Daemon) {
     daemon.note_health(health);
 }
 
-/// Records a sample for the history on the status page.
+/// Records a sample for the history on the status page, and the busy times of devices.
 fn remember(daemon: &Daemon) {
     let mut history = locked(&daemon.history);
     if history.is_due() {
@@ -74,6 +75,8 @@ fn remember(daemon: &Daemon) {
         let free = |held: &Arc<Held>| Some((held.plan.name.clone(), held.pool().ok()?.info().free_bytes));
         let pools: Vec<_> = daemon.pools().iter().filter_map(free).collect();
         history.take(&daemon.server.exports(), ios, &pools);
+        drop(history);
+        device_statistics::keep_up(daemon);
     }
 }
 

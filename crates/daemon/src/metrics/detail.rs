@@ -69,7 +69,7 @@ fn latencies(page: &mut Page, export: &str, kind: IoKind, counts: &IoCounts) {
 }
 
 /// Formats nanoseconds as seconds, without rounding.
-fn seconds(ns: u64) -> String {
+pub(super) fn seconds(ns: u64) -> String {
     let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     let short = text.trim_end_matches('0');
     if short.ends_with('.') { format!("{short}0") } else { short.to_owned() }

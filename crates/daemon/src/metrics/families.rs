@@ -5,10 +5,11 @@ use std::sync::Arc;
 use sheave_serve::{ExportStatus, IoCounts};
 use sheave_vol::SpaceState;
 
-use super::detail;
 use super::page::{MOST_NAMED, Page};
+use super::{detail, devices};
 use crate::config::What;
 use crate::daemon::{Daemon, Held, Row};
+use crate::device_statistics;
 use crate::problems::{Health, MOST_PROBLEMS};
 
 /// Renders the page.
@@ -25,6 +26,8 @@ pub(super) fn page(daemon: &Daemon, is_open: bool) -> String {
     let groups = daemon.server.io_groups();
     detail::families(&mut page, groups.iter().map(|(export, group)| (export.as_str(), group.counts())));
     pools(&mut page, &daemon.pools());
+    let counted = device_statistics::all(daemon);
+    devices::families(&mut page, counted.iter().map(|device| device.read(daemon)));
     health(&mut page, &daemon.health());
     page.text + if is_open { "# EOF\n" } else { "" }
 }

@@ -7,8 +7,10 @@ use sheave_iomap::io_stats::{IoCounts, IoGroup, IoKind, IoSeat};
 use sheave_serve::ExportStatus;
 
 use super::detail::{self, BOUNDS, MOST_IN_DETAIL};
+use super::devices;
 use super::families::requests;
 use super::page::{MOST_NAMED, Page};
+use crate::api::types as t;
 
 /// Counts of reads with these latencies, spent in the driver.
 fn reads(latencies: &[u64]) -> IoCounts {
@@ -56,6 +58,43 @@ fn ten_thousand_exports_make_no_larger_page_than_a_thousand() {
     assert_eq!(value(&page, "sheave_export_reads_total{export=\"e1000\"}"), None);
     assert_eq!(page.text.lines().count(), of(MOST_NAMED + 1).text.lines().count());
     assert!(page.text.lines().count() < 20_000, "{}", page.text.lines().count());
+}
+
+#[test]
+fn devices_beyond_the_first_hundred_are_one_sum_with_an_empty_name() {
+    let operation = |name: &str, ios| t::DeviceOperation {
+        operation: name.into(),
+        ios,
+        bytes: ios * 4096,
+        time_ns: 1_500_000_000,
+        ..t::DeviceOperation::default()
+    };
+    let device = |n: u32| t::DeviceStatistics {
+        name: format!("file:/d\"{n}"),
+        export: Some(format!("e{n}")),
+        kept: n.is_multiple_of(2),
+        operations: vec![operation("read", 1), operation("write", 2)],
+        busy_ns: 2_000_000_000,
+        in_flight_writes: 3,
+        ..t::DeviceStatistics::default()
+    };
+    let mut page = Page { text: String::new(), is_open: false };
+    devices::families(&mut page, (0..1000).map(device));
+    let others = 1000 - MOST_IN_DETAIL;
+    for (series, expected) in [
+        ("sheave_device_ios_total{device=\"file:/d\\\"7\",export=\"e7\",operation=\"write\"}", 2),
+        ("sheave_device_statistics{device=\"file:/d\\\"7\",export=\"e7\"}", 0),
+        ("sheave_device_bytes_total{device=\"\",operation=\"read\"}", others * 4096),
+        ("sheave_device_busy_seconds_total{device=\"\"}", others * 2),
+        ("sheave_device_in_flight{device=\"\",kind=\"write\"}", others * 3),
+        ("sheave_device_statistics{device=\"\"}", others / 2),
+    ] {
+        assert_eq!(value(&page, series), Some(expected as f64), "{series}");
+    }
+    let seconds = value(&page, "sheave_device_io_seconds_total{device=\"\",operation=\"write\"}");
+    assert_eq!(seconds, Some(others as f64 * 1.5));
+    assert!(page.text.contains("# TYPE sheave_device_busy_seconds_total counter\n"), "{}", page.text);
+    assert!(page.text.lines().count() < 2500, "{}", page.text.lines().count());
 }
 
 #[test]
