@@ -41,7 +41,8 @@ const PUNCH_EVERY: Duration = Duration::from_millis(10);
 struct Flight {
     due: Instant,
     pos: u64,
-    /// Number of the snapshot because of which the overwrite copies its unit, or waits for that copy. 0: neither.
+    /// Number of the newest snapshot if the unit was not copied since that snapshot, so that the overwrite copies the
+    /// unit or waits for its copy; else 0.
     copies: u64,
 }
 

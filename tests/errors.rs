@@ -15,7 +15,8 @@ use sheave::{
     op, open_device,
 };
 
-/// Returns the chain of sources below an error, which must end.
+/// Returns the sources below an error, from the nearest to the last. Panics if there are 16 or more, because the chain
+/// then probably has no end.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
     let links: Vec<_> = std::iter::successors(error.source(), |error| (**error).source()).take(16).collect();
     assert!(links.len() < 16, "a chain that does not end: {error:?}");

@@ -180,8 +180,8 @@ impl Grace {
         Seat { grace: Arc::clone(grace), line, own: PhantomData }
     }
 
-    /// Returns a ticket that is over when every I/O has ended that may use a mapping as it was before this call. Never
-    /// blocks for long. Calls before the next check share one period.
+    /// Returns a ticket that is over when every I/O has ended that may use a mapping as it was before this call. Does
+    /// not wait for I/O. All calls until the next grace period begins get the same one.
     #[must_use]
     pub fn start(&self) -> Ticket {
         let mut state = self.state();

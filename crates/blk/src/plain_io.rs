@@ -52,7 +52,7 @@ impl LaneId {
 /// Result of sending an I/O alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Alone {
-    /// Nothing has happened; the I/O must go through a lane.
+    /// The I/O was not sent and nothing was changed. The caller must submit it through a lane.
     No,
     /// The I/O is in flight. A poll reports its end through [`EndIo`](crate::ctx::EndIo).
     Sent,

@@ -489,7 +489,7 @@ impl Request {
         self.tail_or_owner = tail.0;
     }
 
-    /// Makes this a plain record. `head` has the fields that its run shares.
+    /// Makes this request a plain record. `head` has the fields that all records of the same run have in common.
     #[inline(always)]
     pub(crate) fn fill_plain(&mut self, head: &RqHead, sector: u64, base: usize, cookie: u64) {
         self.head = *head;

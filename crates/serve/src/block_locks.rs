@@ -72,7 +72,8 @@ pub(crate) enum Standing {
     },
 }
 
-/// A question to a reactor: are changes without an entry under way on the blocks that this entry rewrites?
+/// A question that a request with an entry asks a reactor: are changes that have no entry still under way on the blocks
+/// that the request rewrites?
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) locks: Arc<BlockLocks>,

@@ -41,7 +41,7 @@ use crate::task_work::{RingHandle, TaskWork};
 const ENTRIES: u32 = 64;
 /// Number of devices that stay attached.
 const WARM: usize = 16;
-/// Attached files after which the ring is replaced: the generations of its file table are finite.
+/// Number of attached files after which the ring is replaced, because the generations of its file table are finite.
 const MOST_ATTACHED: u32 = 1 << 16;
 /// Polling time of a wait before it sleeps. Short operations end within it.
 const SPIN: Duration = Duration::from_micros(5);
@@ -53,7 +53,8 @@ const LOOK: Duration = Duration::from_millis(10);
 struct InUse {
     file: Arc<dyn File>,
     fd: Fd,
-    /// `fd` is that of the device, which stays attached.
+    /// True if `fd` is the descriptor of the device itself. It stays attached when the last operation on the file has
+    /// ended (I2).
     is_warm: bool,
     pending: u32,
 }

@@ -252,7 +252,7 @@ fn writes_complete_where_the_file_asks() {
     }
 }
 
-/// New space whose third write does not complete until it is released, or the test has failed.
+/// A file of space without data, whose third write does not complete until `let_go` is set or 5 seconds have passed.
 #[derive(Debug)]
 struct Held {
     device: Device,

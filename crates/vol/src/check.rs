@@ -353,7 +353,7 @@ fn of_slot(slot: usize, kind: FindingKind, means: String, repair: Option<String>
     Finding { kind, place: Place { what, address: Some(SUPERBLOCKS[slot]), ..Place::default() }, means, repair }
 }
 
-/// Describes what a copy is worth if both superblocks are lost.
+/// Describes which data a copy of the superblock restores if both superblocks are lost.
 fn the_copy(found: &Copied) -> String {
     let what = if found.is_loose { "All copies are lost too, but the root" } else { "A copy of the superblock" };
     let mut words = format!(

@@ -172,9 +172,9 @@ pub struct PoolInfo {
 pub struct Upgrade {
     /// Name for scripts.
     pub name: &'static str,
-    /// Description of what the pool does not do without it.
+    /// Description of what the pool does not guarantee without the feature.
     pub lacks: &'static str,
-    /// Description of what is different with it.
+    /// Description of what is different with the feature.
     pub gives: &'static str,
 }
 
@@ -204,7 +204,7 @@ pub struct VolumeInfo {
     pub snapshot: bool,
     /// Name of the volume or snapshot that this was made of, while it exists.
     pub origin: Option<String>,
-    /// Bytes of space that it has.
+    /// Bytes of space that the volume has.
     pub allocated_bytes: u64,
     /// Bytes of that space that others share.
     pub shared_bytes: u64,

@@ -31,7 +31,7 @@ const MAX_DEPTH: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub setup: Setup,
-    /// Steps at which the run is cut; all steps if there are no more.
+    /// Number of steps at which the run is cut. All steps are cut if the run has no more than these.
     pub cuts: usize,
     /// Percentage of recoveries that are cut too.
     pub nested: u64,
@@ -109,7 +109,7 @@ struct Run {
     counters: Counters,
     /// The first step at which it may be cut.
     from: usize,
-    /// The pool had the spare disk, or the room that the disk has grown by, from the beginning.
+    /// True if the pool had the spare disk, or the space by which the disk has grown, from the beginning.
     grown: bool,
     lies: bool,
     /// A flush failed, and the pool was dropped afterwards.
@@ -122,7 +122,7 @@ struct Run {
 #[derive(Clone, Copy)]
 struct Known {
     counters: Counters,
-    /// The pool may have the spare disk, or the room that the disk has grown by.
+    /// True if the pool may have the spare disk, or the space by which the disk has grown.
     may_have_grown: bool,
     must_have_grown: bool,
     /// The pool has the list of volumes that lost acknowledged writes (V25).
@@ -346,7 +346,7 @@ impl Explorer<'_> {
         Ok(left)
     }
 
-    /// Checks that `check` finds nothing, and that its units add up.
+    /// Checks that `check` finds nothing, and that the numbers of units in its report add up.
     fn check(&self, image: &Image) -> Result<(), String> {
         let report = check_image(image).map_err(|error| format!("check fails: {error}"))?;
         if !report.is_clean() {
@@ -379,7 +379,7 @@ fn with_old_things(mut image: Image, behind: u64) -> Image {
     image
 }
 
-/// Opens the pool, first without the spare disk: that must be refused exactly if the pool has it.
+/// Opens the pool. Tries it without the spare disk first, which must be refused exactly if the pool has that disk.
 fn open(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), String> {
     open_as(setup, disk).map_err(|error| format!("the pool does not open: {error}"))
 }
@@ -406,7 +406,9 @@ fn headless_commit(media: &Media, rng: &mut Rng) -> (Image, Cut) {
     (media.crash_as(&cut), cut)
 }
 
-/// Draws steps to cut at, in order: all, or `cuts` of them. Half of those are just before a flush, when most is loose.
+/// Draws `cuts` of the steps at which the run is cut, or takes all of them if there are no more. About half of the
+/// drawn ones are next to a flush, because most writes are not durable yet at that point. Returns them in ascending
+/// order.
 fn choose(log: &[Step], from: usize, cuts: usize, rng: &mut Rng) -> Vec<usize> {
     let to = log.len();
     if to - from < cuts {

@@ -24,11 +24,11 @@ use sheave_base::wait::{self, Step};
 
 /// The day on which all pools of simulations were made, so that images repeat to the byte.
 pub const MADE_AT: u64 = 1_700_000_000;
-/// Largest number of calls at a time.
+/// Largest number of calls that run at the same time.
 pub const MAX_CALLS: usize = 12;
-/// Steps in which a call that is given up must end.
+/// Largest number of turns that a call gets to unwind after it was given up.
 const MAX_STEPS: u32 = 100_000;
-/// Looks at the turn before a thread sleeps.
+/// Number of times that a thread reads `turn` before it sleeps.
 const SPINS: u32 = 200;
 
 /// The simulator's turn: the call waits.
@@ -157,8 +157,8 @@ impl Worker {
 #[derive(Default)]
 struct Workers {
     all: RefCell<Vec<Worker>>,
-    /// For the gaps of the next call between two holds of a pool's lock: their seed, the percentage in which the call
-    /// hands over, and of those the percentage in which it does so for long.
+    /// Parameters of the gaps that the next call makes between two holds of a pool's lock: the seed, the percentage of
+    /// gaps in which the call hands over, and the percentage of those in which it does so for long.
     gaps: Cell<(u64, (u64, u64))>,
 }
 
@@ -258,7 +258,8 @@ impl Threads {
         Some(Call { number, result, busy: Rc::clone(&worker.busy) })
     }
 
-    /// Lets a call run until it waits or returns. `time_up`: its wait, if that has a timeout, has timed out.
+    /// Lets a call run until it waits or returns. With `time_up` true, the wait in which the call is now times out, if
+    /// it has a timeout.
     ///
     /// # Panics
     /// Panics if the call did (I2).

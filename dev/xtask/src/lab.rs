@@ -97,8 +97,8 @@ fn build() -> Result<PathBuf> {
     Ok(workspace::target_dir().join("dist/sheave-lab"))
 }
 
-/// Lints the lab and the hooks in the crates below it. Clippy is itself the compiler wrapper, so that the cfg is an
-/// argument.
+/// Lints the lab and the hooks in the crates below it. Passes the cfg as an argument of clippy, because clippy takes
+/// the place of the compiler wrapper that sets it otherwise.
 pub fn clippy() -> Result<()> {
     let mut command = cargo::cargo(["clippy", "-p", "sheave-lab", "--all-targets", "--quiet"]);
     command.args(["--", "-D", "warnings", "--cfg", CFG]);

@@ -34,8 +34,8 @@ pub fn main(args: &[String]) -> Result<()> {
     result
 }
 
-/// Runs the models of each crate under each of its checkers. Models are in the libraries, so that other tests are not
-/// built.
+/// Runs the models of each crate under each of its checkers. Builds only the libraries with their unit tests (`--lib`),
+/// because all models are there.
 ///
 /// `schedules` is the number of random schedules for each model, `None` for the model's own number.
 pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> Result<()> {

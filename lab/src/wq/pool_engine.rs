@@ -39,7 +39,7 @@ pub struct Back {
 }
 
 impl Back {
-    /// Returns the slots as done, and wakes the submitter.
+    /// Reports the slots as done, and wakes the submitter.
     pub fn finish(&self, slots: impl IntoIterator<Item = u32>) {
         self.queue.push_all(slots);
         self.unparker.unpark();
@@ -58,8 +58,9 @@ pub struct PoolEngine<A> {
 }
 
 impl<A: Client> PoolEngine<A> {
-    /// Makes an engine over the client that `arm` builds for the return path. `spins` is true if workers can run while
-    /// the submitter polls. It is a parameter, because the calling thread may be pinned and the workers are not.
+    /// Makes an engine over the client that `arm` builds; `arm` gets the end of the return path through which workers
+    /// pass results back. `spins` is true if workers can run while the submitter polls. The caller must say so, because
+    /// this thread may be pinned to a CPU although the workers are not.
     pub fn new(
         depth: u32,
         hashed: u32,

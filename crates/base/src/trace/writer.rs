@@ -102,8 +102,8 @@ impl TraceWriter {
         self.mask + 1
     }
 
-    /// Called by the block layer. Returns the number in the file of the device in slot `place` of the ring; calls
-    /// `name` for the first of its requests only.
+    /// Returns the number that the trace file uses for the device in slot `place` of the ring. Calls `name` only if the
+    /// device has no number yet, which is at its first request. Called by the block layer.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
@@ -117,7 +117,8 @@ impl TraceWriter {
         self.numbers[usize::from(place)]
     }
 
-    /// Called by the block layer when the device in slot `place` of the ring has gone; the slot may be reused.
+    /// Forgets the number of the device in slot `place` of the ring, because the device has gone; the slot may be
+    /// reused. Called by the block layer.
     #[doc(hidden)]
     pub fn forget(&mut self, place: u8) {
         if usize::from(place) < NAMES {

@@ -130,8 +130,9 @@ impl IoCtx {
         }
     }
 
-    /// Sends a child flush to every hardware context under the device; the flush ends when all of them have. If bios
-    /// run out, its `sector`, which a flush does not use, holds the mask of contexts that still need one.
+    /// Sends a child flush to every hardware context under the device; the flush `id` ends when all of them have.
+    /// Returns false if bios run out. Then the `sector` of the flush, which has no other use, holds the mask of the
+    /// contexts that still need a child.
     fn send_flushes(&mut self, id: BioId) -> bool {
         let bio = &self.core.bios[id];
         let mut left = bio.sector;

@@ -13,8 +13,8 @@ use crate::error::DeviceError;
 use crate::linear::MAX_LEGS;
 
 impl Device {
-    /// Extends this device by `other`, as it is now, from byte `at` on. The rest of this device beyond `at` becomes
-    /// unreachable.
+    /// Appends `other` to this device: bytes from `at` on are those of `other`. Uses the legs that `other` has at this
+    /// moment. What this device had beyond `at` becomes unreachable.
     ///
     /// Rings that have this device attached notice with their next I/O. `other` must support all features of this one,
     /// because the rings rely on those that they saw when they attached it.

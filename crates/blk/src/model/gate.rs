@@ -10,7 +10,7 @@ use crate::Device;
 use crate::queue::{GateGuard, Queue};
 use crate::support::{Puppet, Rig};
 
-/// A single check; no model waits for real time.
+/// Timeout of a call that closes the gate: it checks once and does not wait, because models have no real time.
 const NOW: Duration = Duration::ZERO;
 /// Bios of each ring.
 const BIOS: u32 = 3;

@@ -12,19 +12,20 @@ const PAGE: &str = include_str!("../../../../docs/reference/json.md");
 /// A field of a section.
 #[derive(Debug)]
 struct Field {
-    /// The section of the object that it is, or is a list of.
+    /// Section of the page that describes the value, if it is an object or a list of objects.
     object: Option<String>,
-    /// It need not be there: the page says when it is.
+    /// True if the field may be missing: its description begins with "only when".
     only: bool,
 }
 
-/// Fields by section, and sections whose whole result is an object of another.
+/// The fields that the page documents. `sections` has the fields of each section. `whole` maps a section without fields
+/// of its own ("The whole result is ...") to the section that has them.
 struct Page {
     sections: BTreeMap<String, BTreeMap<String, Field>>,
     whole: BTreeMap<String, String>,
 }
 
-/// The anchor of a link as the title of its section.
+/// Returns the title of the section to which the link in `text` leads.
 fn object(text: &str) -> Option<String> {
     let anchor = text.split_once("](#")?.1.split_once(')')?.0;
     Some(anchor.replace('-', " "))
@@ -54,7 +55,8 @@ impl Page {
         self.sections.get(section).unwrap_or_else(|| panic!("the page has no section `{section}`"))
     }
 
-    /// Notes what a value of this section has; panics at what the page does not have.
+    /// Adds the fields of a value that belongs to this section to `seen`. Panics at a field that the page does not
+    /// have.
     fn look(&self, section: &str, path: &str, value: &Value, seen: &mut BTreeSet<(String, String)>) {
         let fields = self.fields(section);
         if let Some(field) = fields.get(path) {
@@ -81,7 +83,8 @@ impl Page {
     }
 }
 
-/// A pool with a volume, snapshots, and a pool whose maps are damaged.
+/// Makes the files that the commands read: a raw image, the configuration of a daemon, a pool of an older program, and
+/// a pool whose maps are damaged.
 fn prepare(dir: &Dir) {
     fs::write(dir.path("raw"), vec![0x5a; 1 << 20]).expect("an image");
     let config = "listen = [\"unix:s\"]\n[[export]]\nname = \"d\"\nspec = \"file:none\"\n";
@@ -98,12 +101,13 @@ fn prepare(dir: &Dir) {
     fs::write(dir.path("bad.img"), bytes).expect("written");
 }
 
-/// Whether a block is a leaf of a map, by `docs/reference/on-disk-format.md`.
+/// Returns true if a block is a leaf of a map; `docs/reference/on-disk-format.md` has the format.
 fn is_leaf(block: &[u8]) -> bool {
     block.starts_with(b"SHVE") && block[4..6] == [3, 0]
 }
 
-/// The status of a daemon with a pool that is open, one that is not, and an export of each; and its list of devices.
+/// Returns the status of a daemon that has a pool that is open, one that is not, and an export of each, and its list of
+/// devices.
 fn status() -> [Value; 2] {
     let dir = crate::daemon::pools().expect("there is io_uring");
     let config = crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\"");

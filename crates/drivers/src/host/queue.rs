@@ -510,7 +510,7 @@ unsafe impl HwQueue for HostQueue {
     }
 }
 
-/// Returns true if a request on its first, plain path (I3) has moved all its bytes.
+/// Returns true if a request has moved all its bytes with its first operation, so that it has no [`Progress`] (I3).
 #[inline(always)]
 fn is_plain_success(event: KernelEvent, rqs: &RqTable<'_>) -> bool {
     let rq = rqs.by_tag(event.tag);

@@ -332,8 +332,8 @@ impl Way {
         }
     }
 
-    /// Ends with `status` the requests that no thread has begun, all of them or the one with this tag. Returns true if
-    /// there was one.
+    /// Ends requests that no thread has begun: the one with this tag, or all of them if `tag` is `None`. They end with
+    /// `status`. Returns true if there was such a request.
     pub(super) fn take_back(&self, tag: Option<u16>, status: Status) -> bool {
         let mut found = false;
         let mut state = self.workers.crew.lock();

@@ -385,7 +385,7 @@ impl Ops {
         }
     }
 
-    /// Takes an operation that ended before the kernel had it.
+    /// Removes an operation from the list of those that ended before the kernel had them, and returns its slot.
     pub(super) fn take_aborted(&mut self) -> Option<u16> {
         self.aborted.pop_front()
     }

@@ -4,18 +4,18 @@
 
 /// Options that are refused for one reason.
 pub(super) struct Refused {
-    /// Why, after "it is refused: ".
+    /// Text of the reason, which follows "it is refused: ".
     pub(super) why: &'static str,
     /// Their names in fio.
     pub(super) names: &'static [&'static str],
 }
 
-/// Why an option of fio is refused, if it is one.
+/// Returns the reason why an option of fio is refused, or `None` if it is not refused.
 pub(super) fn reason(key: &str) -> Option<&'static str> {
     REFUSED.iter().find(|group| group.names.contains(&key)).map(|group| group.why)
 }
 
-/// All of them.
+/// All refused options, grouped by reason.
 pub(super) const REFUSED: &[Refused] = &[
     Refused { why: "a job is one file with its own lines", names: &["include", "profile"] },
     Refused {

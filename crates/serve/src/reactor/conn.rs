@@ -51,7 +51,8 @@ const MAX_REQUESTS: u32 = 512;
 const MAX_REWRITING: u32 = 16;
 /// Bytes of small replies that wait to be sent, beyond which no further requests are parsed.
 const MAX_SMALL: usize = 256 << 10;
-/// Least bytes missing of a payload for receiving them directly into it, instead of into a receive buffer.
+/// Smallest number of missing payload bytes that are received directly into the payload, instead of into a receive
+/// buffer.
 const DIRECT: u64 = 16 << 10;
 /// Most bytes, and most pieces, that an idle connection keeps allocated for its next replies.
 const MAX_SPARE: usize = 4 << 10;
@@ -93,7 +94,7 @@ struct Chosen {
     bucket: Arc<Bucket>,
 }
 
-/// State of the deferred request with the export's rate limit.
+/// Tells whether the deferred request has been charged to the export's rate limit, and whether it may begin.
 #[derive(Debug)]
 enum Charge {
     /// Not charged yet, or no request is deferred.
@@ -136,7 +137,7 @@ enum Ending {
 struct Sending {
     /// The replies whose memory is being sent. Empty with TLS: the memory of records is in `tls`.
     batch: Batch,
-    /// The turn of the loop in which it began.
+    /// Turn of the reactor's loop in which the send began.
     turn: u32,
     bytes: usize,
 }
@@ -149,7 +150,7 @@ pub(super) struct Conn {
     id: u64,
     peer: Peer,
     who: Who,
-    /// The export that it was last refused, for which a notice was given.
+    /// Name of the export that the client was last refused. A notice about it was given.
     refused: Option<String>,
     tally: Arc<Tally>,
     life: Life,
@@ -177,8 +178,8 @@ pub(super) struct Conn {
     /// True if the last send ended within the system call that started it.
     prompt: bool,
     progress: Progress,
-    /// Turn of the loop in which it used up its part of this thread's time. Its remaining bytes are parsed in the next
-    /// turn.
+    /// Turn of the loop in which the connection used up its part of this thread's time. Its remaining bytes are parsed
+    /// in the next turn.
     had_its_turn: Option<u32>,
     /// True if the socket was shut down, and the requests in the ring are still to be marked as abandoned.
     abandons: bool,

@@ -466,8 +466,9 @@ impl Superblock {
         }
     }
 
-    /// Records that this opening keeps S3. Programs without this rule copy the number unchanged, but their openings
-    /// have another incarnation, so [`Superblock::keeps_twins`] is false for them.
+    /// Records that this opening keeps S3, by storing a number derived from its incarnation in `compat`. A program that
+    /// does not know S3 leaves that number as it is, but opens the pool with another incarnation. Then the two do not
+    /// match, and [`Superblock::keeps_twins`] returns false.
     pub fn keep_twins(&mut self) {
         self.compat = self.compat & ((1 << TWINS_SHIFT) - 1) | self.twins_number() << TWINS_SHIFT;
     }

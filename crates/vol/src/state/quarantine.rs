@@ -68,7 +68,7 @@ impl State {
         self.set_reserve();
     }
 
-    /// Gives the nodes of a volume at the place of a damaged page an extra parent (Q2).
+    /// Adds an extra parent to the nodes that `volume` has at the place of a damaged page (Q2).
     fn hold_in_place_of(&mut self, volume: u32, page: &LostPage, held: &mut Held) {
         let State { table, tree, .. } = self;
         let Some(vol) = table.get(volume) else { return };

@@ -125,8 +125,8 @@ impl LostMap {
 pub(crate) struct Kept {
     /// Pages of the last checkpoint that hold kept records.
     pub(crate) pages: Vec<u64>,
-    /// Number of pages with kept records that the next checkpoint writes; 0 removes them all, `None` leaves them as
-    /// they are.
+    /// Number of pages that the next checkpoint needs for the kept records. `Some(0)` removes all such pages, and
+    /// `None` leaves those of the last checkpoint as they are.
     pub(crate) rewrite: Option<u64>,
     /// Index pages above damaged ones, which the first checkpoint writes in addition to the counted pages.
     pub(crate) upper_due: u64,

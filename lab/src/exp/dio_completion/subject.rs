@@ -27,9 +27,10 @@ use crate::experiment::Lab;
 use crate::point::{Parameter, Values};
 use crate::{LabError, Point};
 
-/// Bytes that are written to: few enough for the copies to stay in a CPU cache.
+/// Size of the range that is written to: small enough for the copies to stay in a CPU cache.
 const BYTES: u64 = 16 << 20;
-/// Latency of the device: that of the published one, by its 180 to 200 thousand I/Os a second at queue depth 1.
+/// Latency of the device. The published figures are 180,000 to 200,000 I/Os a second at queue depth 1, which is about 5
+/// us each.
 const LATENCY: Duration = Duration::from_micros(5);
 
 /// The kind of space that a write meets, and whether the write must be durable.
@@ -75,7 +76,7 @@ impl Cell {
         matches!(self, Cell::DsyncFua | Cell::DsyncFlush)
     }
 
-    /// Returns true if a block can be written once only before the file must be reset.
+    /// Returns true if the file must be reset after each of its blocks was written once.
     pub fn is_used_up(self) -> bool {
         matches!(self, Cell::Unwritten | Cell::Shared | Cell::Extending)
     }
@@ -99,8 +100,8 @@ pub enum Place {
     Inline,
 }
 
-/// The parameters of a point, each with its words. The first word is the default, except that the default of `worker`
-/// is given by [`workers_elsewhere`].
+/// The parameters of a point, each with the words that are its possible values. The first word is the default, except
+/// that the default of `worker` is given by [`workers_elsewhere`].
 pub const PARAMETERS: [Parameter; 5] = [
     Parameter { name: "ends", values: Values::Words(&["polled", "interrupt"]) },
     Parameter { name: "device", values: Values::Words(&["nvme", "ram", "null"]) },
@@ -119,7 +120,7 @@ fn words(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns the word of a parameter, or its default.
+/// Returns the value that the point gives to a parameter, as a word, or the default.
 fn word<'a>(point: &'a Point, name: &str) -> Result<&'a str, LabError> {
     let words = words(name);
     let word = point.text(name).or(words.first().copied()).unwrap_or_default();

@@ -25,7 +25,7 @@ struct LostPage {
     why: String,
 }
 
-/// Most ranges of numbers, and most names, in one report.
+/// Largest number of ranges, and of names, in one report.
 const MOST_NAMED: usize = 100;
 
 /// The volumes whose entries stood in lost pages.
@@ -34,11 +34,11 @@ pub(super) struct LostVolumes {
     pages: Vec<LostPage>,
     /// Ranges of numbers that lost volumes may have, end excluded.
     ranges: Vec<(u32, u32)>,
-    /// Number of volumes that the checkpoint has and that no page gave.
+    /// Number of volumes that the checkpoint counts and that no readable page has.
     count: u64,
     /// First number of a volume made after the checkpoint.
     next: u32,
-    /// Names of lost volumes that the journal has, by number.
+    /// Names of lost volumes that journal records contain, by the number of the volume.
     named: BTreeMap<u32, String>,
 }
 
@@ -52,9 +52,10 @@ impl LostVolumes {
         self.pages.is_empty()
     }
 
-    /// Called when all pages have been read: derives the numbers that lost volumes may have from the gaps between
-    /// pages, because the numbers in a table ascend. `found` is the number of volumes in the intact leaf pages. `parts`
-    /// has the index, the first and the last number of each of these pages.
+    /// Computes the ranges of numbers that lost volumes may have. Numbers ascend from page to page, so a lost page had
+    /// numbers between the last one of the intact page before it and the first one of the intact page behind it.
+    /// `found` is the number of volumes in intact leaf pages. `parts` has the index, the first and the last number of
+    /// each of these pages. Called when all pages have been read.
     pub(super) fn settle(&mut self, sb: &Superblock, found: u64, parts: &[(u64, u32, u32)]) {
         (self.count, self.next) = (u64::from(sb.volumes).saturating_sub(found), sb.next_volume);
         for LostPage { leaves: (first, end), .. } in &self.pages {
@@ -100,8 +101,8 @@ impl LostVolumes {
         true
     }
 
-    /// Marks the map of `volume` as damaged: it was replaced by that of a lost volume. Returns true, the result of
-    /// `keeps` in that case.
+    /// Marks the map of `volume` as damaged, because it was replaced by the map of a lost volume. Always returns true,
+    /// which the caller returns from `keeps`.
     fn blame(&self, table: &mut Table, volume: u32) -> bool {
         if let Some((vol, lost)) = table.get_mut(volume).zip(self.pages.first()) {
             let why = "the volume was rolled back to one whose entry in the volume table is lost".to_string();
