@@ -178,7 +178,7 @@ impl Word {
         debug_assert_eq!(before & mask, 0, "freed a tag twice");
     }
 
-    /// Makes the freed bits free. Returns true if there were any.
+    /// Takes the bits in `cleared` out of `set`, so that they can be allocated. Returns true if there were any.
     #[inline]
     fn fold(&self) -> bool {
         // Relaxed: a missed bit is like a free that has not happened yet. Saves the write to the line that freeing

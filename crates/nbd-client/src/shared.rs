@@ -175,7 +175,7 @@ impl Shared {
         self.lock().epoch
     }
 
-    /// Adds a connection that has negotiated its export to its epoch, unless that is over (S4).
+    /// Adds a connection whose negotiation has ended to the connections of `epoch`, unless that epoch is over (S4).
     ///
     /// # Errors
     ///

@@ -26,8 +26,8 @@ const ALIGN: usize = 4096;
 
 const _: () = assert!(HEADROOM >= MAX_READ_HEADER);
 
-/// Layout of a request's memory, in order: room for a header, blocks that are read aside, the part of the first block
-/// before the data, the data, the part of the last block after it.
+/// Layout of a request's memory, in order: room for a header, edge blocks that are read for rewriting (`aside`), the
+/// part of the first block before the data, the data, the part of the last block after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Bytes of data.
@@ -37,7 +37,8 @@ pub(crate) struct Shape {
     /// Bytes of the first block before the data, and of the last block after it.
     pub(crate) skip: usize,
     pub(crate) after: usize,
-    /// Bytes for blocks that are read aside, before the blocks of the data. A multiple of `align`.
+    /// Bytes for the edge blocks that are read for rewriting. They lie before the blocks of the data. A multiple of
+    /// `align`.
     pub(crate) aside: usize,
 }
 
@@ -108,7 +109,7 @@ impl Payload {
         self.shape.blocks_at()
     }
 
-    /// Returns the position of the blocks that are read aside.
+    /// Returns the position of the edge blocks that are read for rewriting, apart from the data.
     pub(crate) fn aside_at(&self) -> usize {
         before(self.shape.align)
     }

@@ -155,7 +155,7 @@ impl Shares {
         self.clients[client] = Some(Client { held: 0, sums });
     }
 
-    /// Adds one client to a party. Returns the index of its sum.
+    /// Adds one client to a peer or an export. Returns the index of that party's entry in `sums`.
     fn sum_of(&mut self, party: Party) -> usize {
         let known = self.sums.iter().position(|sum| sum.clients > 0 && sum.party == party);
         let at = known.or_else(|| self.sums.iter().position(|sum| sum.clients == 0)).unwrap_or(self.sums.len());

@@ -119,7 +119,8 @@ fn work(baton: &Arc<Baton>) {
 struct Worker {
     baton: Arc<Baton>,
     handle: thread::JoinHandle<()>,
-    /// Shared with the current or last call. The next call gets a new one, so that an ended call stays ended.
+    /// True while this thread has a call that has not ended. Shared with the [`Call`] of its current or last call. The
+    /// next call gets a new cell, so that the `Call` of an ended one remains ended.
     busy: Rc<Cell<bool>>,
 }
 

@@ -149,8 +149,8 @@ fn any_metadata_block_of_a_pool_that_was_opened_several_times_and_not_closed() {
     assert!(partly >= 5, "{partly} opened in part");
 }
 
-/// Returns the blocks that had an earlier version in the same place, and that version: whole, of this pool, of its
-/// kind.
+/// Returns each metadata block whose address held another block of the same kind before, with the last such block that
+/// was written there.
 fn earlier_versions(log: &[Step], image: &Image) -> Vec<(MetaBlock, Vec<u8>)> {
     let mut versions: BTreeMap<u64, Vec<&[u8]>> = BTreeMap::new();
     for step in log {

@@ -14,14 +14,15 @@ use crate::workspace;
 
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [TARGET]...";
 
-/// Time in all, shared by the targets.
+/// Total time of a run, divided among the targets.
 const DEFAULT_SECONDS: u64 = 80;
-/// Shortest time of a target.
+/// Least time that each target gets.
 const LEAST_SECONDS: u64 = 2;
-/// Time limit of an input. A slower one is a finding, because every loop has a bound. A busy machine can stretch a
-/// millisecond to a second.
+/// Time limit of an input. A slower input is a finding, because every loop must have a bound. A busy machine can
+/// stretch a millisecond to a second.
 const SLOWEST_INPUT_SECONDS: u64 = 60;
-/// Memory limit of a target, because every allocation has a bound.
+/// Memory limit of a target, in MiB. A target that needs more is a finding, because every allocation of the code must
+/// have a bound.
 const MEMORY_MIB: u64 = 1024;
 
 /// Given explicitly, so that the flags apply to the target's code and not to build scripts.

@@ -58,8 +58,8 @@ pub struct LabArgs {
     #[arg(long, help_heading = "How much")]
     pub quick: bool,
 
-    /// Rounds, in each of which every arm has a turn; from 6 on rounded up to balanced orders [default: 10, with
-    /// --quick 3].
+    /// Number of rounds. Every arm has one turn a round. 6 or more are rounded up, so that each arm has each place
+    /// in a round equally often [default: 10, with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "How much")]
     pub rounds: Option<u32>,
 

@@ -29,7 +29,7 @@ use crate::bench::plan::{Part, Plan, open_peer_file};
 use crate::bench::storage::{self, Target};
 use crate::bench::subject::RawPeer;
 
-/// Result of one turn of one side.
+/// Result of one turn of Sheave or of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     pub ios: u64,
@@ -142,13 +142,14 @@ pub struct Arena<'a> {
     pub board: &'a Board,
 }
 
-/// Time of our turns, and the comparison (`None` if it was stopped before the first pair was complete).
+/// Result of a run with a peer: the time that Sheave's turns took, and the comparison with the peer (`None` if the run
+/// was stopped before the first pair of turns was complete).
 pub struct Outcome {
     pub spent: Spent,
     pub comparison: Option<Comparison>,
 }
 
-/// Runs our side and theirs in alternating turns.
+/// Runs Sheave's engine (`ours`) and the peer in alternating turns.
 pub fn run<E: Driven>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, peer: Peer) -> Result<Outcome, Failure> {
     let args = &arena.plan.args;
     let total = arena.plan.runtime.unwrap_or(Duration::from_secs(5));
@@ -185,7 +186,7 @@ pub fn run<E: Driven>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
     Ok(Outcome { spent, comparison: Comparison::of(theirs.name(), &pairs) })
 }
 
-/// The other side.
+/// The peer's side of the comparison.
 enum Theirs {
     Kernel { looper: Box<Looper<KernelRing>>, name: &'static str },
     Raw { looper: Box<Looper<SheaveEngine>>, name: String },

@@ -55,7 +55,7 @@ impl Subject {
         }
     }
 
-    /// Attaches it to a ring.
+    /// Attaches the device or volume to a ring.
     pub fn attach(&self, ring: &mut Ring) -> Result<Fd, RingError> {
         match self {
             Self::Device(device, _) => ring.attach(device),
@@ -146,7 +146,7 @@ impl Subject {
         }
     }
 
-    /// Closes it. A pool is closed cleanly, so that opening it the next time needs no recovery.
+    /// Closes the device or pool. A pool is closed cleanly, so that opening it the next time needs no recovery.
     pub fn close(self) -> Result<(), Failure> {
         match self {
             Self::Device(device, claim) => {
@@ -260,7 +260,8 @@ struct InMemory {
     spec: String,
     /// Size of the pool's journal, if it differs from the default.
     journal: Option<u64>,
-    /// Start of the raw side: behind the part that a null device keeps, like the data of the volume.
+    /// First byte that the raw device of a comparison uses: behind the part that a null device keeps, like the data of
+    /// the volume.
     base: u64,
 }
 
@@ -294,8 +295,8 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    /// Opens a device of the same kind as under the pool, of at least `range` bytes; `None` unless the plan compares
-    /// with it.
+    /// Opens a device of the same kind as the pool's own, of at least `range` bytes. Returns `None` unless the plan
+    /// compares a volume with the raw device.
     pub fn of(plan: &Plan, range: u64) -> Result<Option<Self>, Failure> {
         let (Some(Peer::Raw), Target::Volume(place)) = (plan.args.compare, &plan.target) else { return Ok(None) };
         let pool = place.pool.to_string();

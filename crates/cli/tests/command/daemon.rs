@@ -49,7 +49,7 @@ pool = "b"
 volume = "v"
 "#;
 
-/// A daemon until it is told to end.
+/// A running daemon. Killed when dropped.
 pub struct Daemon {
     pub child: Child,
     pub said: std::path::PathBuf,
@@ -61,12 +61,12 @@ impl Daemon {
         Daemon::start_again(dir)
     }
 
-    /// With the configuration that is there.
+    /// Starts a daemon with the configuration file that the directory has.
     pub fn start_again(dir: &Dir) -> Daemon {
         Daemon::run(dir, "serve --config c.toml")
     }
 
-    /// With this command line.
+    /// Starts a daemon with this command line.
     pub fn run(dir: &Dir, line: &str) -> Daemon {
         let said = dir.path("said");
         let err = std::fs::File::create(&said).expect("made");
@@ -97,12 +97,12 @@ impl Daemon {
         process::signal(self.child.id(), name);
     }
 
-    /// Stops it by SIGSTOP: no thread of it runs when this returns.
+    /// Stops the daemon by SIGSTOP: none of its threads runs when this returns.
     pub fn stop(&self) {
         process::stop(self.child.id());
     }
 
-    /// Ends it by SIGTERM; it has exit code 0.
+    /// Ends the daemon by SIGTERM, and asserts that its exit code is 0.
     pub fn end(mut self) {
         self.signal("-TERM");
         let status = self.child.wait().expect("it ends");
@@ -111,7 +111,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// A test that fails leaves no daemon.
+    /// Kills the daemon, so that a failed test leaves none behind.
     fn drop(&mut self) {
         // One that has ended is past hearing it.
         let _ = self.child.kill();
@@ -119,20 +119,20 @@ impl Drop for Daemon {
     }
 }
 
-/// A command that may reach the daemon.
+/// Runs a command that may call the daemon. Returns its output.
 pub fn ask(dir: &Dir, line: &str) -> Said {
     let mut command = dir.command(line);
     Said::of(command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).output().expect("it runs"))
 }
 
-/// A command that may reach the daemon and must succeed.
+/// Runs a command that may call the daemon, and asserts that it succeeds.
 pub fn ask_ok(dir: &Dir, line: &str) -> Said {
     let said = ask(dir, line);
     assert_eq!(said.code, 0, "{line}\n{}{}", said.out, said.err);
     said
 }
 
-/// A command that the daemon must carry out, and that must succeed.
+/// Runs a command that the daemon must carry out, and asserts that it succeeds.
 pub fn served_ok(dir: &Dir, line: &str) -> Said {
     let said = ask_ok(dir, line);
     assert!(said.err.contains(" is served: asking 'sheave serve' (process "), "{line}\n{}", said.err);
@@ -143,7 +143,7 @@ pub fn served_ok(dir: &Dir, line: &str) -> Said {
 pub struct Nbd(pub UnixStream);
 
 impl Nbd {
-    /// `None` when there is no such export.
+    /// Connects to an export; `None` when there is no such export.
     pub fn connect(socket: &Path, export: &str) -> Option<Nbd> {
         let mut stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
@@ -164,7 +164,7 @@ impl Nbd {
         Some(u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]))
     }
 
-    /// Begins a write, and closes in the middle of its data.
+    /// Sends the header and half of the data of a write. The caller closes the connection after that.
     pub fn leave_in_a_write(&mut self, offset: u64, len: u32) {
         let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0, 0, 1], &9u64.to_be_bytes()].concat();
         let half = vec![0xff; len as usize / 2];

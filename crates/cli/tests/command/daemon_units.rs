@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// As systemd starts it: with a socket that it listens on, and one that it wants to be told by.
+/// The daemon is started as by systemd: with a listening socket that is passed to it, and a notification socket.
 #[test]
 fn systemd_is_told_and_its_sockets_are_served() {
     let Some(dir) = pools() else { return };
@@ -51,7 +51,8 @@ fn systemd_is_told_and_its_sockets_are_served() {
     assert!(dir.path("given.sock").exists(), "the socket is not the daemon's to remove");
 }
 
-/// A socket of systemd's has the address that the kernel says: TLS for another spelling of it would be TLS for nobody.
+/// A socket from systemd has the address that the kernel reports. TLS for another spelling of that address would apply
+/// to no socket, so it is refused.
 #[test]
 fn tls_for_an_address_that_no_socket_has_is_refused() {
     let Some(dir) = pools() else { return };
@@ -124,7 +125,7 @@ fn copy_by_pipe(dir: &Dir, method: &'static str, volume: &'static str, end: std:
     call
 }
 
-/// Copies whose pipe stands still: a reload waits for one, and the end of the daemon for neither.
+/// Nobody reads or fills the pipes of two copies. A reload waits for a copy; the end of the daemon waits for neither.
 #[test]
 fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
     let Some(dir) = pools() else { return };
@@ -158,7 +159,8 @@ fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
     assert_eq!(std::fs::read(dir.path("v.raw")).expect("read")[8 << 20..][..4096], [7; 4096]);
 }
 
-/// A command and a reload that add one export at the same time: whichever comes first, it is served and known to be.
+/// A command and a reload add the same export at the same time. Whichever comes first, the export is served, and the
+/// daemon knows its clients: a rollback of its volume is refused while one is connected.
 #[test]
 fn an_export_that_comes_twice_at_once_is_known_to_be_served() {
     let Some(dir) = pools() else { return };
@@ -187,7 +189,7 @@ fn an_export_that_comes_twice_at_once_is_known_to_be_served() {
     daemon.end();
 }
 
-/// Prometheus' own program finds nothing to complain of.
+/// Asserts that `promtool check metrics` reports nothing about the page.
 fn lint(page: &str) {
     let Some(promtool) = sheave_testkit::require("promtool") else { return };
     let mut command = Command::new(promtool);
@@ -255,7 +257,7 @@ fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
     daemon.end();
 }
 
-/// Peers that begin a question, or take nothing of an answer, and come again when they are dropped.
+/// Peers begin an HTTP request without ending it, and connect again when the daemon drops them.
 #[test]
 fn peers_that_are_slow_keep_nobody_from_the_metrics() {
     let Some(dir) = pools() else { return };

@@ -136,7 +136,8 @@ impl FaultPlan {
         if kind.applies_to(op) && self.ops.contains(op) { self.rate(kind) } else { 0.0 }
     }
 
-    /// Returns the bounds to draw against, or the error in the rates.
+    /// Returns the cumulative rates that a random number is compared with. Fails if a rate is not a probability, or if
+    /// the rates for one operation add up to more than 1.
     pub(super) fn odds(&self) -> Result<Odds, String> {
         for kind in FaultKind::ALL {
             let rate = self.rate(kind);

@@ -35,9 +35,9 @@ use super::calls::Ask;
 use super::recover::Judge;
 use super::shared::HostShared;
 
-/// Most threads of a file, which is the number of requests that can wait in the kernel at a time.
+/// Largest number of threads of a file, and so of its requests that can wait in the kernel at a time.
 const MOST_THREADS: usize = 64;
-/// Most of the serialised writes that a thread takes at once, for one turn at the lock.
+/// Largest number of serialised writes that a thread takes each time it holds the lock of the queue.
 const MOST_WRITES: usize = 32;
 /// Time after which a thread without work ends. In tests longer than any test, so that no thread finds its work only
 /// because it woke up by itself.

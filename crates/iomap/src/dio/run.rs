@@ -233,7 +233,8 @@ impl<'a> MappedRun<'a> {
         self.count_flags
     }
 
-    /// Returns the number of I/Os to map with one call: 1 after an I/O that was not plain, then doubling.
+    /// Returns the number of I/Os to map with the next call of [`Self::map`]: 1 after a call whose first I/O was not
+    /// plain, then twice as many after each other call, up to `LOOK_AHEAD`.
     #[inline(always)]
     pub fn look_ahead(&self) -> usize {
         self.look_ahead

@@ -387,7 +387,8 @@ mod tests {
         goes_on(&rig, second);
     }
 
-    /// V30: two openings at the same moment have the same incarnation, and one of them still has the pool.
+    /// V30: two openings at the same moment choose the same incarnation. The one whose superblocks were overwritten
+    /// detects by the owner number that it has lost the pool.
     #[test]
     fn openings_of_the_same_moment_are_told_apart() {
         let rig = Rig::new();

@@ -10,12 +10,13 @@
 pub(crate) struct Met {
     /// Failed commits of records that had units.
     pub(crate) failed: u64,
-    /// Part of `failed`: commits during a copy or a rollback that was not durable.
+    /// Part of `failed`: commits that failed while a copy or a rollback was not yet durable.
     pub(crate) beside_copy: u64,
-    /// Part of `beside_copy`: a volume got an exclusive path after this commit, and before the next commit took
-    /// changes.
+    /// Part of `beside_copy`: commits after which, before the next commit took the waiting changes, a volume got a path
+    /// of map nodes that it shares with no other volume.
     pub(crate) window: u64,
-    /// The last failed commit is in `beside_copy`, no later commit has taken changes, and no path has become exclusive.
+    /// The last failed commit is in `beside_copy`, no later commit has taken changes, and no path has become
+    /// unshared.
     open: bool,
 }
 

@@ -94,7 +94,8 @@ struct Batch {
     found: Vec<(Extent, Option<u64>)>,
     /// Position at which the next batch begins.
     upto: u64,
-    /// Counts in both graces, taken if something may have to be read (D4).
+    /// The phases in which the reads of this batch are counted in the graces of both volumes, so that no unit is freed
+    /// meanwhile (D4). `None` if the batch has nothing to read.
     pinned: Option<[Phase; 2]>,
 }
 

@@ -1,5 +1,5 @@
 //! Pools that open for deletes alone, because the file system of the disk is full: volumes are deleted until the pool
-//! takes everything again, or none is left, and the deletes are cut like any other work.
+//! accepts everything again, or none is left. Crashes are simulated during the deletes as during any other work.
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
@@ -14,11 +14,12 @@ use crate::world::{Counters, History};
 
 /// Largest number of volumes deleted in one opening.
 const MOST: u64 = 4;
-/// Crashes among those deletes.
+/// Number of crashes to simulate during those deletes.
 const CUTS: usize = 6;
 
 impl Explorer<'_> {
-    /// Deletes volumes of a pool that takes nothing else, compares the others, and cuts the deletes.
+    /// Deletes volumes of a pool that accepts nothing else, compares the remaining volumes with the model after each
+    /// delete, and then simulates crashes at points between the deletes' writes.
     pub(super) fn delete_some(
         &mut self,
         (pool, disk): (Pool, SimDisk),

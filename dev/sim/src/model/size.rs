@@ -137,9 +137,11 @@ impl Growth {
         std::iter::once(reached).chain(raised).collect()
     }
 
-    /// Raises the durable size. Keeps raises that ended after `horizon`, because the copy being made may be without
-    /// them, and those under way, because a call may cut the volume before they end. Keeps those in doubt (S5) too:
-    /// the copy being made may have the size that one of them left before the call began.
+    /// Raises the durable size to `size`, and drops the raises that are at or below it, except for three kinds:
+    ///
+    /// * a raise that ended after `horizon`: a copy under way may be without it;
+    /// * a raise that has not ended: the volume may be shortened before it ends;
+    /// * a raise in doubt (S5): a copy under way may have the size that it left before the call began.
     fn make_durable(&mut self, size: u64, horizon: u64) {
         self.durable = self.durable.max(size);
         let in_doubt = |one: &Raise| one.parts && !one.found;

@@ -16,7 +16,7 @@ use crate::{LabError, Point};
 
 /// I/Os of a turn, a multiple of the batch size.
 const IOS: u64 = 4096;
-/// Time to make a request in the check of ages.
+/// Virtual time that the file takes to map each request, in the check of the stamps' ages.
 const WORK: Duration = Duration::from_micros(5);
 
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {

@@ -50,13 +50,13 @@ impl Time {
     }
 }
 
-/// Notes that the file and the device share.
+/// What the file and the device record about requests, shared by both.
 #[derive(Debug)]
 struct Seen {
-    /// Times at which requests were made that have not reached the device, by first sector.
+    /// Time at which the file mapped each request that has not reached the device yet, by first sector.
     made: HashMap<u64, CoarseTs>,
     ages: Histogram<u64>,
-    /// Requests that reached the device without a note of the file.
+    /// Number of requests that reached the device and have no entry in `made`.
     unknown: u64,
 }
 
@@ -207,7 +207,7 @@ impl WatchedArm {
         Ages { p50: at(0.5), p99: at(0.99), max: seen.ages.max(), count: seen.ages.len() }
     }
 
-    /// Returns the requests that reached the device without a note of the file. W1 makes that 0.
+    /// Returns the number of requests that reached the device and that the file had not recorded. W1 makes that 0.
     pub fn unknown(&self) -> u64 {
         lock(&self.seen).unknown
     }

@@ -228,7 +228,7 @@ fn gather(count: fn(&mut State) -> &mut usize, last: fn(&mut State)) {
     }
 }
 
-/// Place of a new simulated thread, passed to it by the thread that starts it.
+/// The processor of a new simulated thread, passed to it by the thread that starts it.
 #[derive(Debug)]
 pub struct Ticket {
     cpu: usize,
@@ -294,7 +294,7 @@ impl Ticket {
         }
     }
 
-    /// Returns a second handle of the same place, for the thread that waits for its end.
+    /// Returns a second ticket for the same simulated thread, for the thread that joins it.
     #[must_use]
     pub fn beside(&self) -> Ticket {
         Ticket { cpu: self.cpu, run: self.run }

@@ -184,7 +184,8 @@ fn a_full_pool_says_that_a_damaged_map_keeps_space() {
     );
 }
 
-/// F2: with either copy of the list, a damaged map costs no space that was free; without both, it costs all free space.
+/// F2: with either copy of the list of free units, a damaged map costs no space that was free. Without both copies it
+/// costs all free space.
 #[test]
 fn one_copy_of_the_list_of_free_units_is_enough() {
     let whole = four_volumes(UNIT);
@@ -377,7 +378,8 @@ fn kept_records_are_dropped_with_their_damaged_map() {
     }
 }
 
-/// A damaged page of kept records refuses the pool; a repair goes on without it.
+/// The pool does not open if a page of the kept records (`KeptHead`) is damaged. A repair leaves that page out, and
+/// then the pool opens.
 #[test]
 fn a_damaged_page_of_what_is_kept_is_told_and_repaired() {
     let device = four_volumes(UNIT);
@@ -397,7 +399,8 @@ fn a_damaged_page_of_what_is_kept_is_told_and_repaired() {
     Pool::open(&device, &OpenOptions::default()).unwrap().close().unwrap();
 }
 
-/// A closed pool has no page for a checkpoint, and two volumes to delete. It crashes between the two deletes.
+/// The pool was closed, has no page for a checkpoint and at least two damaged volumes. It crashes after the first of
+/// their deletes.
 #[test]
 fn a_closed_pool_that_takes_deletes_alone_says_that_it_was_opened() {
     let device = four_volumes(UNIT);
