@@ -93,6 +93,7 @@ mod tests {
         assert_eq!(counter.advance(&new), 300 * MS);
         assert_eq!(counter.advance(&old), 300 * MS);
         assert_eq!(counter.advance(&reading(2050, [310, 0], &[])), 310 * MS);
+        assert_eq!(counter.advance(&reading(2020, [305, 0], &[])), 310 * MS, "read before, brought after");
         assert_eq!(counter.advance(&reading(3000, [400, 0], &[])), 400 * MS);
     }
 }
