@@ -1,5 +1,5 @@
-//! A ring in an epoll loop, beside a socket: the loop waits for both descriptors. Then the same reads with a thread for
-//! the ring and a wake-up for each answer, and the time of an I/O with either.
+//! A ring in an epoll loop, together with a socket: the loop waits for both descriptors. Then the same reads with a
+//! thread for the ring and a wake-up for each answer. Prints the time of an I/O for both.
 //!
 //! ```sh
 //! cargo run --release --example epoll -- ram:size=64M 100000

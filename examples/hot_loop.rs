@@ -5,8 +5,8 @@
 //! cargo run --release --example hot_loop -- null:size=1T read 128 32 10000000
 //! ```
 //!
-//! Does not count instructions itself. Offsets are a fixed pseudo-random sequence, at the cost of an addition and a
-//! mask.
+//! Does not count instructions itself. Offsets are a fixed pseudo-random sequence, which takes an addition and a mask
+//! per I/O.
 //!
 //! * I1: one registered buffer, which lives as long as the ring, has a place for each I/O of the depth; a place is in
 //!   `free` or belongs to one I/O in flight.
@@ -37,7 +37,8 @@ const USAGE: &str =
   4k       I/Os of 4096 bytes and not of 512
   sleep    a ring that sleeps until completions come, and does not poll for them";
 
-/// Step between I/Os in blocks: odd, so that every block has its turn, and large, so that no I/O is next to the last.
+/// Distance between consecutive I/Os in blocks: odd, so that every block is reached, and large, so that no I/O is next
+/// to the last one.
 const STEP: u64 = 0x9E37_79B9;
 
 /// The target of the loop's I/O.
@@ -64,7 +65,7 @@ struct How {
     polled: bool,
     /// Bytes of one I/O.
     block: u32,
-    /// Step between I/Os, in blocks.
+    /// Distance between consecutive I/Os, in blocks.
     step: u64,
 }
 
@@ -92,15 +93,15 @@ impl How {
     }
 }
 
-/// Bytes of a unit of the mapped file. There are few enough units for the table to stay in the cache.
+/// Number of bytes of a unit of the mapped file. There are few enough units for the table to stay in the cache.
 const UNIT: u64 = 1 << 16;
 
 /// A file whose units lie on the device in another order, given by a table in memory, and which counts its I/O in a
-/// grace. Its I/O costs what mappings cost, and next to nothing for the lookup.
+/// grace. So its I/O has the cost of mappings, and almost no cost for the lookup.
 #[derive(Debug)]
 struct Mapped {
     device: Device,
-    /// By unit of the file: its unit on the device, and in the lowest bit 1 if it is written.
+    /// Entry of each unit of the file: its unit on the device, and in the lowest bit 1 if it is written.
     units: Vec<AtomicU64>,
     grace: Arc<Grace>,
 }

@@ -5,7 +5,7 @@
 //! cargo run --release --example interfaces -- owned null:size=1T 32 10000000
 //! ```
 //!
-//! Does not measure. Each loop keeps DEPTH reads of 4 KiB in flight, as a program would that processes each of them: it
+//! Does not measure. Each loop keeps DEPTH reads of 4 KiB in flight, like a program that processes each of them: it
 //! reaps all completions, and submits as many reads again.
 #![allow(unsafe_code)] // The raw loop fills SQEs in place, which carry addresses.
 

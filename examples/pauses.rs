@@ -1,5 +1,5 @@
-//! Latency of overwrites of a thin volume while its pool is busy: 4 KiB at random places, at a fixed rate whatever the
-//! pool does, with checkpoints, punched holes, and a snapshot each second.
+//! Latency of overwrites of a thin volume while its pool is busy. The overwrites go to 4 KiB at random places, at a
+//! fixed rate. Meanwhile the pool makes checkpoints, punched holes, and a snapshot each second.
 //!
 //! ```sh
 //! cargo run --release --example pauses -- ram:size=4G 50000 10
@@ -179,10 +179,11 @@ impl Lane {
     }
 }
 
-/// Runs `rate` overwrites a second for `length`. Returns the latencies of those that copy nothing, and of the others.
+/// Runs `rate` overwrites a second for `length`. Returns the latencies of overwrites that copy nothing, and of all
+/// others.
 fn overwrite(shared: &Shared, rate: u64, length: Duration) -> Result<[Latencies; 2], Box<dyn Error>> {
     let mut lanes = [Lane::new(&shared.volume)?, Lane::new(&shared.volume)?];
-    // By unit: the newest snapshot that it was copied for.
+    // Number of the newest snapshot that each unit was copied for.
     let mut copied = vec![0; (RANGE / UNIT) as usize];
     let (mut rng, start, total) = (Rng::new(1), Instant::now(), rate * length.as_secs());
     let due = |number: u64| start + Duration::from_nanos((number as f64 * 1e9 / rate as f64) as u64);

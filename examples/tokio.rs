@@ -1,5 +1,5 @@
 //! A ring on the thread of a tokio runtime: operations are futures, and `AsyncFd` waits for the ring's descriptor. Then
-//! the same reads with a thread for the ring and a oneshot channel for each answer, and the time of an I/O with either.
+//! the same reads with a thread for the ring and a oneshot channel for each answer. Prints the time of an I/O for both.
 //!
 //! ```sh
 //! cargo run --release --example tokio_loop -- ram:size=64M 100000
@@ -32,7 +32,7 @@ use bridge::Bridge;
 
 const USAGE: &str = "usage: tokio_loop SPEC IOS";
 const BLOCK: usize = 4096;
-/// Most operations in flight; others wait.
+/// Largest number of operations in flight; others wait.
 const DEPTH: usize = 64;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -205,7 +205,7 @@ async fn drive(shared: Rc<Shared>) -> std::io::Result<()> {
             Poll::Pending => submitted.as_mut().poll(context).map(Ok),
         });
         match wait.timeout {
-            // Reaching the limit is no error: the ring wants to be called again.
+            // Reaching the limit is not an error: the ring must be called again after that time.
             Some(limit) => tokio::time::timeout(limit, either).await.unwrap_or(Ok(()))?,
             None => either.await?,
         }

@@ -32,14 +32,14 @@ const USAGE: &str = "usage: wal SPEC append RECORD... | list | load THREADS RECO
 
 /// Groups begin and end at multiples of this many bytes.
 const BLOCK: usize = 4096;
-/// Most bytes of a group.
+/// Largest number of bytes of a group.
 const GROUP: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"WAL1";
-/// Bytes of a group's header: magic, length, number, checksum of the group before, checksum of this group.
+/// Number of bytes of a group's header: magic, length, number, checksum of the group before, checksum of this group.
 const HEADER: usize = 4 + 4 + 8 + 4 + 4;
 /// Position of the group's checksum, which covers everything but itself.
 const SUM: usize = HEADER - 4;
-/// Most bytes of a record: a group less its header and the record's length.
+/// Largest number of bytes of a record: a group without its header and without the record's length.
 const RECORD: usize = GROUP - HEADER - 4;
 
 /// User data of the two operations of a commit, and of the read of a recovery.
@@ -103,7 +103,7 @@ impl Drop for Log {
     }
 }
 
-/// The end of the log so far: position and header fields of the next group.
+/// The end of the log so far: the position and the header fields of the next group.
 #[derive(Clone, Copy, Default)]
 struct End {
     /// Byte offset on the device.

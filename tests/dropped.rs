@@ -1,6 +1,6 @@
 //! Rings and devices dropped in the middle of I/O: nothing hangs, nothing is used after it was freed, nothing leaks.
-//! The address sanitizer watches this test (`cargo xtask asan`); it cannot see writes of the kernel, so the test checks
-//! that memory which takes the place of freed memory is not written to.
+//! The address sanitizer checks this test (`cargo xtask asan`). It cannot see writes of the kernel, so the test also
+//! checks that memory allocated in place of freed memory is not written to.
 
 use std::time::Duration;
 

@@ -1,9 +1,12 @@
 //! Every error that a program gets from the library, followed down to its cause.
 //!
 //! The errors that the tests provoke are real: a missing file, a pool on a failing device, a driver with an error of
-//! its own. The rules: an error's own text names the cause and the fix; `source()` leads to the cause as a value, which
-//! is an [`Errno`], a [`Status`], an [`io::Error`](std::io::Error) or the error of a driver; an error that only wraps
-//! another has its text and its source; every error can be sent to another thread.
+//! its own. The rules:
+//! - An error's own text names the cause and the fix.
+//! - `source()` leads to the cause as a value, which is an [`Errno`], a [`Status`], an [`io::Error`](std::io::Error) or
+//!   the error of a driver.
+//! - An error that only wraps another one has the text and the source of that one.
+//! - Every error can be sent to another thread.
 
 use std::error::Error;
 use std::fmt;

@@ -9,7 +9,7 @@ use sheave::{Buf, Fd, Ring, op, open_device};
 const SIZE: usize = 8 << 20;
 /// Bytes of one I/O of the copy. Not fio's block size, so that I/Os cross its blocks.
 const CHUNK: usize = 24 << 10;
-/// I/Os of the copy that are in flight.
+/// Number of I/Os of the copy that are in flight.
 const DEPTH: usize = 8;
 
 /// Runs fio over `file`: random blocks of mixed sizes, each with its address and a CRC32C, from one seed.
@@ -75,7 +75,7 @@ fn copy(ring: &mut Ring, from: Fd, to: Fd) {
 /// Flag in the user data of writes.
 const WRITTEN: u64 = 1 << 63;
 
-/// Lets fio write, a ring copy with these options of `file:`, and fio verify; then fio must detect a wrong byte.
+/// Makes fio write, a ring copy with these options of `file:`, and fio verify. Then fio must detect a wrong byte.
 fn fio_verifies_a_copy(options: &str) {
     let Some(program) = sheave_testkit::require("fio") else { return };
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");

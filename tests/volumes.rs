@@ -1,5 +1,5 @@
-//! Volumes through rings: durable data survives when the pool is dropped without being closed, which is a crash that
-//! loses nothing the device has. Rows of the contract in docs/concepts/volumes.md; the simulator tests devices that
+//! Volumes through rings: durable data survives when the pool is dropped without being closed. Such a drop is a crash
+//! that loses no data of the device. Rows of the contract in docs/concepts/volumes.md; the simulator tests devices that
 //! lose data.
 
 use std::sync::Arc;

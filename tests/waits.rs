@@ -1,5 +1,5 @@
-//! Waits for I/O that its thread has not reaped: which operations wait, how the waits end, and their errors. Uses
-//! rings, volumes and the public interface alone. Row V26 of the contract in docs/concepts/volumes.md.
+//! Waits for I/O that its thread has not reaped: which operations wait, how the waits end, and their errors. Uses only
+//! rings, volumes and the public interface. Row V26 of the contract in docs/concepts/volumes.md.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,9 +10,9 @@ use sheave::volumes::{Checksum, CreateOptions, OpenOptions, Pool, PoolError, Vol
 use sheave::{Buf, Fd, Ring, Waited, op, open_device};
 
 const MIB: u64 = 1 << 20;
-/// Longer than any step here takes.
+/// A time longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Limit of a wait that is to end by itself.
+/// Limit of a wait that ends at this limit.
 const SHORT: Duration = Duration::from_millis(300);
 const ETIMEDOUT: i32 = -110;
 const ECANCELED: i32 = -125;
@@ -98,7 +98,7 @@ fn assert_names_the_holder(error: &PoolError, volume: &str, thread: &str) {
     }
 }
 
-/// V26.
+/// Checks V26.
 #[test]
 fn io_of_one_volume_that_nobody_reaps_holds_up_nothing_of_another() {
     let pool = pool(PATIENCE, Checksum::None);
@@ -188,7 +188,8 @@ fn a_thread_that_waits_for_another_lets_that_one_wait_for_it() {
                 assert_eq!(run(&mut ring, op::write(fd, filled(1)).offset(0)), 4096);
                 leave(&mut ring, op::read(fd, filled(0)).offset(0));
                 barrier.wait();
-                // Each waits for the other's read, and the second of them also for the first to have done so.
+                // Each snapshot waits for the other thread's read. The second snapshot also waits until the first one
+                // is made.
                 pool.snapshot(theirs, &format!("of-{theirs}")).expect("the other's ring is run by its own wait");
                 ring.drain();
             });
@@ -197,7 +198,7 @@ fn a_thread_that_waits_for_another_lets_that_one_wait_for_it() {
     assert_quick(before, "both");
 }
 
-/// V26.
+/// Checks V26.
 #[test]
 fn a_wait_for_another_thread_ends_and_names_volume_thread_and_time() {
     let pool = pool(SHORT, Checksum::None);

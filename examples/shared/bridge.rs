@@ -1,5 +1,5 @@
-//! The alternative to a ring inside an event loop, for comparison: a thread of its own owns the ring, a channel brings
-//! it the operations, and a callback delivers the results to the loop. Each I/O wakes two threads.
+//! The alternative to a ring inside an event loop, for comparison. A separate thread owns the ring, a channel passes
+//! the operations to it, and a callback delivers the results to the loop. Each I/O wakes two threads.
 
 use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
@@ -11,7 +11,7 @@ use crate::Failure;
 /// Receives the result of a read, and its memory.
 pub type Answer = Box<dyn FnOnce(Result<u32, i32>, Buf) + Send>;
 
-/// Most reads in flight.
+/// Largest number of reads in flight.
 const DEPTH: usize = 64;
 
 struct Job {

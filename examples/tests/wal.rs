@@ -1,4 +1,4 @@
-//! Acknowledged records are in the log, whatever happens to its program and to the bytes after them.
+//! Acknowledged records stay in the log, even if its program is killed or the bytes after them are damaged.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

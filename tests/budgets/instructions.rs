@@ -1,4 +1,4 @@
-//! Instructions per I/O: no case may take more than its budget, which was recorded with the code that deserved it.
+//! Instructions per I/O: no case may take more than its budget, which `cargo xtask budgets --record` has recorded.
 //!
 //! `examples/hot_loop.rs` and `sheave bench` run under valgrind, with few and with many I/Os; the difference divided by
 //! the difference in I/Os is the cost of one I/O, without start and end. Valgrind's counts are the same on every
@@ -21,7 +21,7 @@ use sheave_testkit::hot_loop::{CASES, Case, Profile, Program, SHORT_LONG, argume
 use crate::baseline::{Baseline, Counts};
 use crate::{build, cachegrind, skip_here};
 
-/// Margin in percent for another compiler than that of the baseline.
+/// Margin in percent if the compiler is not the one of the baseline.
 const MARGIN_OTHER_COMPILER: f64 = 20.0;
 
 /// Set by `cargo xtask budgets --record`: write the baseline instead of comparing with it.

@@ -12,11 +12,11 @@ use crate::{build, cachegrind, skip_here};
 
 const SPEC: &str = "ram:size=64M";
 
-/// Most instructions of an interface at a depth, in percent of the raw loop.
+/// Largest number of instructions of an interface at a depth, in percent of the raw loop.
 const MOST: [(&str, &str, f64); 4] =
     [("32", "owned", 120.0), ("32", "fixed", 110.0), ("1", "owned", 120.0), ("1", "fixed", 110.0)];
 
-/// Reads of a short and of a long run.
+/// Number of reads of a short run, and of a long run.
 const SHORT_LONG: (u64, u64) = (12_800, 64_000);
 
 #[test]

@@ -1,12 +1,12 @@
 //! Limits on the cost of an I/O, in counts that repeat on a busy machine: instructions (valgrind), system calls
 //! (strace).
 //!
-//! Each test runs an example, mostly `examples/hot_loop.rs`, the bare loop of an embedding program, with few and with
-//! many I/Os: the difference divided by the difference in I/Os is the cost of one I/O, without start and end. The cases
-//! are those of [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
+//! Each test runs an example with few and with many I/Os, mostly `examples/hot_loop.rs`, the bare loop of an embedding
+//! program. The difference divided by the difference in I/Os is the cost of one I/O, without start and end. The cases
+//! are defined in [`sheave_testkit::hot_loop`]. (Tests in the crates count allocations.)
 //!
-//! * I1: the measured code is that which users run, of the profiles `release` and `dist`: the tests have cargo build it
-//!   (`cargo xtask test --all` has already done so, except for `dist`).
+//! - I1: the measured code is the code that users run, in the profiles `release` and `dist`. The tests have cargo build
+//!   it (`cargo xtask test --all` has already done so, except for `dist`).
 
 mod baseline;
 mod cachegrind;
@@ -19,7 +19,7 @@ use std::process::Command;
 
 use sheave_testkit::hot_loop::Profile;
 
-/// Returns true, and reports a skip, if the build would differ from that of users.
+/// Returns true, and reports a skip, if the build would differ from the build that users have.
 fn skip_here() -> bool {
     let skip = sheave_testkit::under_sanitizer();
     if skip {

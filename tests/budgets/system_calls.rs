@@ -7,7 +7,7 @@ use crate::{build, skip_here};
 use sheave::open_device;
 use sheave_testkit::hot_loop::{Profile, arguments};
 
-/// I/Os of the short and of the long run.
+/// Number of I/Os of the short run, and of the long run.
 const SHORT_LONG: (u64, u64) = (3_200, 32_000);
 
 /// Returns the system calls of one I/O; `None` if processes may not be traced.
@@ -57,8 +57,8 @@ fn a_file_takes_one_system_call_a_batch() {
     if let Err(error) = sheave::Ring::builder().build().expect("a ring").attach(&device) {
         return sheave_testkit::skip(&format!("no kernel ring here: {error}"));
     }
-    // Through the cache, as it does not matter there whether the file system supports 512 bytes of direct I/O. A disk
-    // that takes longer than a wait gathers completions for costs another call now and then, but not one per batch.
+    // Through the cache, because the file system need not support direct I/O of 512 bytes then. A disk that takes
+    // longer than a wait gathers completions adds a call now and then, but not one per batch.
     for (options, words, most) in [(",direct=off", "", 1.02), ("", " 4k sleep", 1.5)] {
         for (depth, batch) in [(32, 32), (1, 1)] {
             let rws: &[&str] = if words.is_empty() { &["read"] } else { &["read", "write"] };

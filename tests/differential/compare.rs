@@ -9,7 +9,7 @@ use crate::abi::result_name;
 use crate::program::Program;
 use crate::run::{Cqe, Outcome};
 
-/// Most lines of one report.
+/// Largest number of lines of one report.
 const MAX_LINES: usize = 40;
 
 /// Returns the differences between `ours` and the kernel's outcome.
@@ -69,7 +69,7 @@ fn shown(cqes: Option<&Vec<(i32, u32)>>) -> String {
     }
 }
 
-/// For each promised pair, the CQE that was first with the kernel must be first with us.
+/// Checks each promised pair: the CQE that was first with the kernel must be first with Sheave.
 fn order(program: &Program, kernel: &Outcome, ours: &Outcome, lines: &mut Vec<String>) {
     let place = |cqes: &[Cqe]| {
         let mut map = BTreeMap::new();

@@ -31,7 +31,7 @@ use program::{Program, Shape};
 use run::{Bytes, Cqe, Patience, Target, run};
 use sheave_ring::Sheave;
 
-/// Programs that one test runs by default (`SHEAVE_DIFF_RUNS`): a few seconds.
+/// Number of programs that one test runs by default (`SHEAVE_DIFF_RUNS`); they take a few seconds.
 const DEFAULT_RUNS: u64 = 120;
 
 /// Makes the kernel's side. `None`, with a loud note, if io_uring is not available.

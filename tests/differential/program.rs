@@ -50,15 +50,15 @@ pub enum FdRef {
 /// Properties of an operation beyond its fields, from the generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nature {
-    /// Fails before it is queued: posts at once and fails the whole chain.
+    /// True if the operation fails before it is queued: it posts at once and fails the whole chain.
     pub rejected: bool,
-    /// May stay pending for ever (a long or counted timeout), and with it the rest of its chain.
+    /// True if the operation may stay pending for ever (a long or counted timeout), and with it the rest of its chain.
     pub pending: bool,
-    /// A FALLOCATE that fails when it runs: the kernel does not count that as a failure (links continue, a skipped CQE
-    /// stays skipped), Sheave does. Such an operation has no soft link and no skipped CQE, so that there is one right
-    /// answer.
+    /// True for a FALLOCATE that fails when it runs. The kernel does not count that as a failure (links continue, a
+    /// skipped CQE stays skipped), Sheave does. Such an operation has no soft link and no skipped CQE, so that there is
+    /// one right answer.
     pub fails_softly: bool,
-    /// Completes within the submit, and so does what is chained to it.
+    /// True if the operation, and all that is chained to it, completes within the submit.
     pub instant: bool,
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for Op {
 pub struct Shape {
     pub entries: u32,
     pub cq_entries: u32,
-    /// Leave every CQE in the ring until all batches are submitted (so that the CQ overflows).
+    /// True to leave every CQE in the ring until all batches are submitted, so that the CQ overflows.
     pub hoard: bool,
 }
 

@@ -74,16 +74,16 @@ pub struct Outcome {
     /// User data of certain CQEs that did not arrive in time.
     pub missing: Vec<u64>,
     pub bytes: Bytes,
-    /// The bytes are meaningful.
+    /// True if the bytes have a meaning.
     pub has_bytes: bool,
 }
 
 /// Times to wait for CQEs that may or may not arrive.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// A batch is quiet when nothing has arrived for this time.
+    /// Time without a new CQE after which a batch counts as quiet.
     pub settle: Duration,
-    /// A certain CQE that has not arrived within this time is missing.
+    /// Time after which a certain CQE that has not arrived counts as missing.
     pub give_up: Duration,
 }
 
@@ -92,9 +92,9 @@ impl Patience {
         Patience { settle: Duration::from_millis(settle_ms), give_up: Duration::from_millis(give_up_ms) }
     }
 
-    /// Successive attempts: on a busy machine the first is too short, so a difference must persist in all of them.
+    /// Successive attempts. On a busy machine the first one is too short, so a difference must persist in all of them.
     pub const LOOKS: [Patience; 3] = [Self::of(3, 1000), Self::of(60, 5000), Self::of(600, 10_000)];
-    /// Used while a program that differs is made smaller.
+    /// Patience while a program that differs is made smaller.
     pub const SHRINKING: Patience = Self::of(12, 500);
 }
 

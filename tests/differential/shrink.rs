@@ -5,7 +5,7 @@
 use crate::abi::flag;
 use crate::program::{Op, Program};
 
-/// Most attempts: each runs the program on both rings.
+/// Largest number of attempts: each runs the program on both rings.
 const MAX_TRIES: usize = 600;
 
 /// Returns the smallest program found for which `fails` still returns true.

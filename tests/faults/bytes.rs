@@ -1,6 +1,6 @@
-//! No acknowledged byte is lost, whatever else fails: the data that reads return, and the content of the device at the
-//! end, are what the model permits, and after a power cut everything that an fsync or a DSYNC write covered is there.
-//! The checks are checked too: they detect a device that lies.
+//! No acknowledged byte is lost, whatever else fails. The data that reads return, and the final content of the device,
+//! are permitted by the model. After a power cut, everything that an fsync or a DSYNC write covered is there. The
+//! checks are tested too: they detect a device that lies.
 
 use std::time::Duration;
 

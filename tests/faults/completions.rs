@@ -30,7 +30,7 @@ fn everything(seed: u64) -> FaultPlan {
     plan
 }
 
-/// Opens and closes the gates until told to stop.
+/// Opens and closes the gates until `stop` is set.
 fn disturb(device: &Device, stop: &AtomicBool) {
     // Relaxed: the loop may stop a little later.
     while !stop.load(Ordering::Relaxed) {

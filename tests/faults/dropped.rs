@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::program::{DEVICE_BYTES, Program, Shape};
 use crate::{file_spec, files_work, within_time};
 
-/// Delay of half of all requests, longer than any test; the others take their usual time.
+/// Delay of half of all requests, longer than any test. The others take their usual time.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 fn slow(seed: u64) -> FaultPlan {

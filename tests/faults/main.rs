@@ -3,7 +3,7 @@
 //! | module | defends |
 //! |---|---|
 //! | `completions` | every request gets exactly one completion, and nothing leaks, whatever fails |
-//! | `bytes` | no acknowledged byte is lost, nor one that an fsync covered when the power goes; lies are noticed |
+//! | `bytes` | no acknowledged byte is lost, nor one that an fsync covered before a power cut; lies are detected |
 //! | `dropped` | a ring or device dropped in the middle of I/O: no hang, no leak, no memory freed early |
 //!
 //! `program` generates and checks the I/O of one ring, `model` has the permitted contents of its blocks, `disk` is a
@@ -25,7 +25,7 @@ use sheave::open_device;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Far longer than any run takes, on any machine.
+/// A time far longer than any run takes, on any machine.
 const HANG: Duration = Duration::from_secs(120);
 
 /// Runs `work` on a thread of its own, so that a hang is reported as a failure of `name`.

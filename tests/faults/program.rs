@@ -17,17 +17,17 @@ use sheave::{Buf, Completion, Device, Fd, Ring};
 use crate::model::{BLOCK, Model, fill, stamp_of};
 use sheave_base::rng::Rng;
 
-/// Blocks of every test device.
+/// Number of blocks of every test device.
 pub const DEVICE_BLOCKS: usize = 1024;
 /// Bytes of every test device.
 pub const DEVICE_BYTES: usize = DEVICE_BLOCKS * BLOCK;
-/// Blocks of the longest operation.
+/// Number of blocks of the longest operation.
 const MAX_BLOCKS: u64 = 16;
 /// Number of registered buffers.
 const FIXED: u16 = 6;
-/// Longer than the timeout of any device, with room for a slow machine.
+/// A time longer than the timeout of any device, with a margin for a slow machine.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Least number of turns in that time: on a machine that stood still, the time alone proves nothing.
+/// Smallest number of turns within [`LONGEST`]: if the machine was stopped, the time alone proves nothing.
 const FEWEST_TURNS: u32 = 200;
 
 /// Parameters of a program.
@@ -36,10 +36,10 @@ pub struct Shape {
     pub seed: u64,
     /// Number of operations.
     pub ops: u64,
-    /// Entries of the SQ. The CQ has as many, so that it overflows.
+    /// Number of entries of the SQ. The CQ has as many, so that it overflows.
     pub entries: u32,
     pub polled: bool,
-    /// The data of reads is checked.
+    /// True if the data of reads is checked.
     pub checked: bool,
     /// Blocks of the device that the program may use.
     pub area: Range<usize>,
@@ -88,7 +88,7 @@ pub struct Program {
     shape: Shape,
     rng: Rng,
     sent: BTreeMap<u64, Sent>,
-    /// By block: number of operations in flight, and their chain.
+    /// For each block, the number of operations in flight and their chain.
     busy: Vec<(u32, u64)>,
     free_fixed: Vec<u16>,
     chain: u64,
@@ -359,7 +359,7 @@ impl Program {
         }
     }
 
-    /// Checks that the operation's memory is back, and holds what it should.
+    /// Checks that the operation's memory came back with the expected content.
     fn look_at_memory(&mut self, sent: &Sent, completion: Completion, ok: bool) {
         let mut read = Vec::new();
         if let Some(index) = sent.fixed {
@@ -391,7 +391,7 @@ impl Program {
         }
     }
 
-    /// Reads its part of a device back, on another ring, and compares.
+    /// Reads this program's part of a device back, on another ring, and compares it.
     pub fn read_back(&mut self, device: &Device) {
         let mut ring = Ring::builder().entries(8).build().expect("a ring");
         let fd = ring.attach(device).expect("attaches");
@@ -410,7 +410,7 @@ fn sent(what: What, blocks: Range<usize>) -> Sent {
     Sent { what, blocks, fixed: None, flush: None }
 }
 
-/// Treats a busy ring, which takes nothing more now, as a success with nothing submitted.
+/// Treats the error of a busy ring, which takes nothing more now, as a success with nothing submitted.
 fn busy_is_fine(error: sheave::RingError) -> Result<u32, sheave::RingError> {
     if matches!(error, sheave::RingError::Busy) { Ok(0) } else { Err(error) }
 }

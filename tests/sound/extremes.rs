@@ -15,7 +15,7 @@ use sheave::{Buf, Capabilities, Device, DeviceError, File, Limits, Ring, Status,
 
 use crate::{buf, ring, run};
 
-/// Longer than any step here takes.
+/// A time longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SIZE: u64 = 1 << 20;
 

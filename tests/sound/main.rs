@@ -1,7 +1,6 @@
-//! Safe code is sound: nothing that a program without unsafe code passes, forgets or keeps too long reaches memory that
-//! is not its own, another device, or a wait without end. `cargo xtask asan` runs these tests under the address
-//! sanitizer; tests of code that must not even compile are in the documentation of the types concerned
-//! (`compile_fail`).
+//! Safe code is sound. A program without unsafe code may pass, forget or keep anything: it never reaches memory that is
+//! not its own, another device, or a wait without end. `cargo xtask asan` runs these tests under the address sanitizer.
+//! Tests of code that must not even compile are in the documentation of the types concerned (`compile_fail`).
 #![deny(unsafe_code)] // Each module forbids it but `panics`, whose driver is one.
 
 mod buffers;

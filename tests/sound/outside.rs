@@ -12,7 +12,7 @@ use sheave::{Completion, Device, Ring, op, open_device};
 
 use crate::{buf, ring};
 
-/// Longer than any step here takes.
+/// A time longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns true if the ring's descriptor becomes readable within `timeout`.

@@ -22,9 +22,9 @@ use crate::buf;
 
 const EIO: i32 = -5;
 const SIZE: u64 = 1 << 20;
-/// Longer than any step here takes.
+/// A time longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time after which a driver is asked about a request.
+/// Time after which the ring calls a driver about an overdue request.
 const SHORT: Duration = Duration::from_millis(20);
 
 /// Panics without a message.
@@ -35,11 +35,11 @@ fn panics() -> ! {
 /// The call of a driver that panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
-    /// With all requests still in the list.
+    /// The panic comes with all requests still in the list.
     QueueFirst,
-    /// With one request taken, and its token dropped.
+    /// The panic comes with one request taken, and its token dropped.
     QueueMiddle,
-    /// With one request ended, one held and one dropped.
+    /// The panic comes with one request ended, one held and one dropped.
     QueueMixed,
     Poll,
     PollHalf,
@@ -67,7 +67,7 @@ const CALLS: [Call; 9] = [
 #[derive(Debug)]
 struct Plan {
     panics: Vec<Call>,
-    /// Every call panics, instead of only the first.
+    /// True if every call panics, and not only the first.
     always: bool,
     has_panicked: AtomicBool,
     /// Number of calls that succeed before the first that panics.

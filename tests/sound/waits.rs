@@ -10,7 +10,7 @@ use sheave::{Ring, Waited, op, open_device};
 
 use crate::{buf, ring};
 
-/// Longer than any step here takes.
+/// A time longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
 

@@ -1,12 +1,12 @@
-//! A mark that shows whether its owner is inside a section: cheap to set, which the owner does all the time, and
-//! expensive to check, which another thread does seldom.
+//! A mark that shows whether its owner is inside a section. Setting it, which the owner does all the time, is cheap.
+//! Checking it, which another thread does seldom, is expensive.
 //!
 //! Owns the mark and the barrier that the other thread pays for both. The owner [enters](Mark::enter), then reads
 //! something that the other thread writes (a gate). The other thread writes it, calls [`barrier`], then checks the
 //! mark. Without a barrier each could miss the other's write, because a processor lets a load pass an earlier store. A
-//! full barrier on both sides prevents that, but costs the owner a locked instruction each time. So the other thread
-//! has the kernel run a barrier on every processor that runs a thread of this process (`membarrier(2)`, private and
-//! expedited, since Linux 4.14), and the owner needs only a compiler fence.
+//! full barrier on both sides prevents that, but then the owner executes a locked instruction each time. So the other
+//! thread has the kernel run a barrier on every processor that runs a thread of this process (`membarrier(2)`, private
+//! and expedited, since Linux 4.14), and the owner needs only a compiler fence.
 //!
 //! * I1: if a mark is found clear after the other thread's write and [`barrier`], its owner sees the write when it
 //!   enters the next time, and everything that the owner did before it left is visible.
@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 #[derive(Debug)]
 pub struct Mark {
     set: AtomicBool,
-    /// True if the other thread pays for the barrier (I2).
+    /// True if the other thread executes the barrier for both (I2).
     other_side_pays: bool,
 }
 
@@ -66,7 +66,7 @@ impl Mark {
     }
 }
 
-/// Barrier of an owner that must pay itself. Cold, so that the usual path of an I/O has no jump.
+/// Barrier of an owner that must execute it itself. Cold, so that the usual path of an I/O has no jump.
 #[cold]
 #[inline(never)]
 fn full_barrier() {
@@ -74,14 +74,15 @@ fn full_barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// Returns true if in this process the checking thread pays for the barrier, false if the owner of each mark does (I2).
+/// Returns true if the checking thread executes the barrier in this process, and false if the owner of each mark does
+/// (I2).
 #[must_use]
 pub fn other_side_pays() -> bool {
     host::is_registered()
 }
 
 /// Heavy side of the asymmetric barrier: orders this thread's earlier stores before its later reads of any [`Mark`]
-/// (I1). Returns false if the kernel refused; marks must not be trusted then (I3).
+/// (I1). Returns false if the kernel has refused the call; marks must not be trusted then (I3).
 #[must_use = "without the barrier a mark tells nothing"]
 pub fn barrier() -> bool {
     barrier_for(host::is_registered())
@@ -157,7 +158,7 @@ mod model {
     struct Passage {
         mark: Mark,
         closed: AtomicU32,
-        /// Written inside the section with Relaxed, so that only the mark orders it.
+        /// A value that is written inside the section with Relaxed, so that only the mark orders it.
         inside: AtomicU32,
     }
 

@@ -77,7 +77,7 @@ impl Activity {
 pub struct Beside(u8);
 
 impl Beside {
-    /// Inverse of [`Beside::bits`].
+    /// Returns the set that [`Beside::bits`] has encoded.
     #[must_use]
     pub fn from_bits(bits: u8) -> Beside {
         Beside(bits & ((1 << NR_ACTIVITIES) - 1))

@@ -6,9 +6,9 @@
 //!
 //! * I1: `ptr` is aligned to `align` and valid for reads and writes of `len` bytes, all initialized, until drop.
 //! * I2: nothing else holds the memory; references come only through `&Buf` and `&mut Buf`.
-//! * I3: the length determines how the memory was obtained and is given back, once: length 0 has no memory, short
-//!   buffers are the allocator's, and from [`MMAP_THRESHOLD_BYTES`] on a buffer is a mapping from `ptr` to the end of
-//!   the last page. So a buffer needs only three words, which operations carry about.
+//! - I3: the length determines how the memory was obtained and how it is freed. Length 0 has no memory. Short buffers
+//!   are from the allocator. From [`MMAP_THRESHOLD_BYTES`] on, a buffer is a mapping from `ptr` to the end of the last
+//!   page. So a buffer needs only three words, which operations carry with them.
 //!
 //! Called by rings (registered buffers), drivers, and programs that read and write.
 #![allow(unsafe_code)] // The allocator and `mmap` return aligned memory as raw pointers.
@@ -27,7 +27,7 @@ pub const MMAP_THRESHOLD_BYTES: usize = 128 * 1024;
 /// Largest alignment: a huge page of 1 GiB.
 pub const MAX_ALIGN: usize = 1 << 30;
 
-/// Reason for which there is no buffer.
+/// Reason why there is no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BufError {

@@ -78,7 +78,7 @@ impl PreciseTs {
     }
 }
 
-/// Time scale of a deadline.
+/// Clock to which a deadline refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Timeline {
     /// `CLOCK_MONOTONIC`: time that the machine was up, without suspend.
@@ -216,7 +216,7 @@ impl Clock {
         }
     }
 
-    /// Converts a span to cycles: convert a bound once, then compare cycles.
+    /// Converts a span to cycles. Convert a bound once, and then compare cycles.
     #[must_use]
     pub fn ns_to_cycles(&self, ns: u64) -> u64 {
         match &self.source {
@@ -233,7 +233,7 @@ impl Clock {
 }
 
 impl VirtualState {
-    /// Out of line for the same reason as `read`.
+    /// Reads the virtual clock and counts the read. Out of line for the same reason as `read`.
     #[cold]
     fn look(&self) -> u64 {
         // Relaxed, both: as in `read`.
@@ -241,7 +241,8 @@ impl VirtualState {
         self.now_ns.load(Ordering::Relaxed)
     }
 
-    /// Out of line, like `monotonic_ns`, so that only the read of the cycle counter is inlined into the fast path.
+    /// Reads the virtual clock and counts the read. Out of line, like `monotonic_ns`, so that only the read of the
+    /// cycle counter is inlined into the fast path.
     #[cold]
     fn read(&self) -> u64 {
         // Relaxed, both: a clock orders nothing, and a count is read when all is quiet.

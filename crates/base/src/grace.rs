@@ -1,8 +1,8 @@
 //! Grace periods: the time until space that a file has unmapped is certainly no longer read or written.
 //!
-//! Owns the protocol between rings, which look up mappings and do I/O to them, and a file (or a pool of files), which
-//! changes mappings and must not reuse the old space while an I/O could still be under way to it. Like sleepable RCU:
-//! readers pay a few plain stores, the writer waits. Does not own the space that is freed.
+//! Owns the protocol between two sides. Rings look up mappings and do I/O to them. A file, or a pool of files, changes
+//! mappings and must not reuse the old space while an I/O could still use it. As in sleepable RCU, readers execute a
+//! few plain stores, and the writer waits. Does not own the space that is freed.
 //!
 //! ```text
 //!   ring, a batch                          file
@@ -18,9 +18,9 @@
 //! batch, and no thread waits inside it. A worker in `map_blocking` is neither in a section nor counted, so a file may
 //! wait for a grace there without waiting for itself.
 //!
-//! A grace period has two steps, so that it ends although new I/O keeps coming: it waits until the phase that is not
-//! current is empty (stragglers of the last period), makes that phase current, and waits until the other one is empty.
-//! A check of a ticket advances the period; there is no thread.
+//! A grace period has two steps, so that it ends even if new I/O never stops. It waits until the phase that is not
+//! current is empty (stragglers of the last period), makes that phase current, and waits until the other phase is
+//! empty. A check of a ticket advances the period; there is no thread.
 //!
 //! Invariants:
 //! - I1: a seat is written by one thread, the holder of its [`Seat`]; every thread may read it.
@@ -29,8 +29,8 @@
 //! - I3: a dropped seat has no I/O any more: it is removed and holds no period up.
 //!
 //! - I4: a waiting thread runs its own rings ([`own`]), so that it does not wait for itself.
-//! - I5: the seats that hold a period up can be listed, with a lower bound of the time for which they have: the first
-//!   check that finds a seat busy records the time. I/O pays nothing for that.
+//! - I5: the seats that hold a period up can be listed, with a lower bound of the time for which they have done so: the
+//!   first check that finds a seat busy records the time. I/O needs no extra work for that.
 //!
 //! Called by rings ([`Seat`]) and by files that give space back ([`Grace`]).
 
@@ -52,14 +52,14 @@ const OUTSIDE: u64 = 0;
 pub struct Phase(u8);
 
 impl Phase {
-    /// Returns the phase as one bit, for callers that keep it among flags.
+    /// Returns the phase as one bit, for callers that store it among flags.
     #[inline(always)]
     #[must_use]
     pub fn bit(self) -> bool {
         self.0 != 0
     }
 
-    /// Inverse of [`Phase::bit`].
+    /// Returns the phase that [`Phase::bit`] has encoded.
     #[inline(always)]
     #[must_use]
     pub fn from_bit(bit: bool) -> Phase {
@@ -71,7 +71,7 @@ impl Phase {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line {
-    /// [`OUTSIDE`], or the section's phase plus one.
+    /// Phase of the section plus one, or [`OUTSIDE`].
     section: AtomicU64,
     /// I/Os that were counted and have not ended, by phase.
     in_flight: [AtomicU64; 2],
@@ -100,7 +100,7 @@ enum Step {
     Idle,
     /// Waits until the phase that is not current is empty.
     Stragglers,
-    /// Waits until the phase is empty that was current when the period began.
+    /// Waits until the phase that was current at the beginning of the period is empty.
     Readers,
 }
 
@@ -120,9 +120,9 @@ struct Taken {
 pub struct Holder {
     /// Name of the thread that took the seat: the ring's.
     pub thread: String,
-    /// I/Os that have not ended, or whose completions are not reaped; 0 while a batch is being submitted.
+    /// Number of I/Os that have not ended, or whose completions are not reaped; 0 while a batch is being submitted.
     pub ios: u64,
-    /// Least time for which they have held the period up.
+    /// Shortest time for which the thread has held the period up.
     pub held: Duration,
 }
 
@@ -292,7 +292,8 @@ impl Grace {
 }
 
 impl GraceState {
-    /// Returns true if no seat has a section or I/O of `phase`; records since when busy seats are busy (I5).
+    /// Returns true if no seat has a section or I/O of `phase`. Records for each busy seat when it was first found busy
+    /// (I5).
     fn quiets(&mut self, phase: u64) -> bool {
         let mut quiet = true;
         for taken in &mut self.seats {
@@ -450,7 +451,7 @@ mod clock {
         Some(Instant::now())
     }
 
-    /// Returns the name of this thread and the number by which system tools list it.
+    /// Returns the name of this thread and its number in system tools.
     pub(super) fn thread() -> String {
         let tid = rustix::thread::gettid().as_raw_nonzero();
         match std::thread::current().name() {

@@ -18,7 +18,7 @@
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// See the [module](self).
+/// Number of the handles of an owner; see the [module](self).
 #[derive(Debug)]
 pub struct HandleCount {
     handles: AtomicU32,

@@ -1,4 +1,4 @@
-//! Histograms that one thread writes while others read: counts of values in cells that widen with the value.
+//! Histograms that one thread writes while others read: counts of values, in cells that are wider for larger values.
 //!
 //! Owns the scale (HdrHistogram's: linear up to `2^STEPS_LOG2`, then that many cells for each power of two) and the
 //! cells. The crate `hdrhistogram` makes the reports, but none of its histograms can be read without a lock while it is

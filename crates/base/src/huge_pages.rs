@@ -1,7 +1,7 @@
 //! Advice to the kernel to back memory with huge pages.
 //!
-//! Owns nothing. For tables of many mebibytes with scattered lookups: the TLB has few entries, and each huge page takes
-//! the place of 512 small ones. A huge page is allocated as a whole when its first byte is touched, so the caller
+//! Owns nothing. Useful for tables of many mebibytes with scattered lookups: the TLB has few entries, and each huge
+//! page replaces 512 small ones. A huge page is allocated as a whole when its first byte is touched, so the caller
 //! should use most of it, or be able to spare 2 MiB. Called by the arenas of maps.
 #![allow(unsafe_code)] // The system call has no safe wrapper: other advice takes memory away.
 

@@ -6,8 +6,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// A lock and no atomic, because the model checkers' atomics cannot outlive one of their executions. Nothing else is
-/// locked while it is held.
+/// A lock and not an atomic, because the model checkers' atomics cannot outlive one of their executions. No other lock
+/// is taken while it is held.
 static LAST: Mutex<u64> = Mutex::new(0);
 
 /// Returns a number that was never returned before and is not 0.

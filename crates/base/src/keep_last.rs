@@ -21,7 +21,7 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 #[derive(Debug)]
 #[repr(align(64))]
 struct Place<const WORDS: usize> {
-    /// Twice the entry's number plus 2; one less while it is written.
+    /// Twice the entry's number plus 2. While the entry is written, it is one less.
     seq: AtomicU64,
     words: [AtomicU64; WORDS],
 }

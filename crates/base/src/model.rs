@@ -11,16 +11,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Forced thread switches that `loom` tries in one schedule. Few bugs need more than two.
+/// Number of forced thread switches that `loom` tries in one schedule. Few bugs need more than two.
 #[cfg(loom)]
 const PREEMPTIONS: usize = 3;
 
-/// Random schedules of one model, of each of the two kinds.
+/// Number of random schedules of one model, of each of the two kinds.
 #[cfg(not(loom))]
 const RUNS: usize = 20_000;
 
-/// Priority changes in one schedule of the second kind: finds any bug that needs this many ordered switches with a
-/// probability that has a lower bound (PCT, Burckhardt et al. 2010).
+/// Number of priority changes in one schedule of the second kind: finds any bug that needs this many ordered switches
+/// with a probability that has a lower bound (PCT, Burckhardt et al. 2010).
 #[cfg(not(loom))]
 const PCT_DEPTH: usize = 3;
 

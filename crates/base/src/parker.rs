@@ -53,7 +53,7 @@ const ASLEEP: u32 = 1;
 const NOTIFIED: u32 = 2;
 const PARKED: u32 = 3;
 
-/// Reason for which `park` returned.
+/// Reason why `park` returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// There was an `unpark`.

@@ -8,7 +8,8 @@ use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process that connected, or that listened when this end connected, as it was at that time.
+/// The process that connected, or that listened when this end connected. The values are those at the time of the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Process number; `None` if the process cannot be seen from this namespace.

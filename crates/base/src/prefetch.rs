@@ -1,7 +1,7 @@
 //! A hint to the processor that a place in memory will be read soon.
 //!
-//! Owns nothing. For loops that first compute many addresses and then read them: the memory is waited for once, not for
-//! each address. Called by lookups in large tables.
+//! Owns nothing. Useful for loops that first compute many addresses and then read them: the loop then waits for memory
+//! once, not for each address. Called by lookups in large tables.
 #![allow(unsafe_code)] // The instruction has no safe wrapper.
 
 /// Starts to fetch the cache line where `place` begins.

@@ -1,7 +1,7 @@
 //! A bitmap of tags that many threads allocate from and free into ("scalable bitmap").
 //!
-//! Owns which tags are taken. Does not own what a tag names, and does not wait: a caller that gets no tag decides
-//! itself how to be woken.
+//! Owns the record of which tags are taken. Does not own the meaning of a tag, and does not wait: a caller that gets no
+//! tag decides itself how to be woken.
 //!
 //! A word holds 64 tags. Freeing does not touch the word that allocation works on: it sets bits in a second word,
 //! `cleared`, on a cache line of its own. Allocation folds `cleared` back by one exchange when it runs short.
@@ -23,7 +23,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Tags in one word.
+/// Number of tags in one word.
 pub const WORD_BITS: u32 = u64::BITS;
 
 /// A concurrent bitmap of `depth` tags, `0..depth`.
@@ -72,8 +72,8 @@ impl Sbitmap {
     ///
     /// Returns the first tag of the word and a mask: bit n grants the tag `first + n`. The mask is never 0, and may
     /// have fewer than `want` bits although other words have free tags. Its tags are freed by
-    /// [`clear_batch`](Self::clear_batch), together or in parts. `word_hint` (any start value, one per thread)
-    /// remembers the word to go on with.
+    /// [`clear_batch`](Self::clear_batch), together or in parts. `word_hint` stores the word to continue with. Each
+    /// thread has its own, with any start value.
     ///
     /// Returns `None` if each word in turn had no free tag (or `want` is 0). Tags that another thread is folding at
     /// that moment are not seen; that thread then takes at least one tag, so a free, and with it a reason to retry, is

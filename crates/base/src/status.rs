@@ -80,7 +80,7 @@ const TABLE: [(Status, i32, &str); 19] = [
     (Status::FileTooBig, libc::EFBIG, "file too large"),
 ];
 
-/// Row n of the table is status n, so that a lookup is an index.
+/// Checks that row n of the table is status n, so that a lookup is an index.
 const _: () = {
     let mut row = 0;
     while row < TABLE.len() {

@@ -1,8 +1,8 @@
 //! The only import of atomics, locks and threads for code whose correctness depends on how threads interleave.
 //!
-//! Owns the choice of implementation: std in every ordinary build; the `shuttle` or the `loom` model checker in a model
-//! build; a model of cache-line states (`mesi`) in the lab's simulation, which is a build with `--cfg sheave_mesi`.
-//! Does not own any algorithm, and adds nothing to the re-exported items.
+//! Owns the choice of implementation. It is std in every ordinary build, and the `shuttle` or the `loom` model checker
+//! in a model build. In the lab's simulation, which is a build with `--cfg sheave_mesi`, it is a model of cache-line
+//! states (`mesi`). Does not own any algorithm, and adds nothing to the re-exported items.
 //!
 //! * I1: a model build runs model tests only; outside of an execution of the checker its types panic. So `--cfg
 //!   shuttle` and `--cfg loom` select it, not a feature, because cargo unites the features of everything it builds. The
@@ -44,8 +44,8 @@ pub mod atomic {
     };
 }
 
-/// Atomics that only count. No code decides anything by them, so a model checker would find nothing there, while each
-/// of thousands of cells would become a switching point of its schedules.
+/// Atomics that only count. No code makes a decision based on them, so a model checker would find nothing there, while
+/// each of thousands of cells would become a switching point of its schedules.
 pub mod count {
     #[cfg(not(any(shuttle, loom)))]
     pub use super::atomic::AtomicU64;

@@ -109,7 +109,7 @@ pub fn unsqueeze(bits: u64) -> u64 {
 pub struct Common {
     /// Time of the end, by the coarse clock.
     pub ended_ns: u64,
-    /// Requests in the device at that time, including these.
+    /// Number of requests in the device at that time, including these.
     pub depth: u16,
     /// File of the ring that they belong to; `u16::MAX` if it is unknown.
     pub file: u16,

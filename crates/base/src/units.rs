@@ -116,7 +116,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Reason for which a text is not a size.
+/// Reason why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSizeError {
     /// The text does not start with a whole number.
@@ -138,7 +138,7 @@ pub enum ParseSizeError {
     TooBig(String),
 }
 
-/// Reason for which a text is not a duration.
+/// Reason why a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
     /// The text does not start with a number, or is no whole number of nanoseconds.
@@ -198,7 +198,8 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
     whole.checked_add(part).ok_or_else(|| ParseSizeError::TooBig(text.into()))
 }
 
-/// Returns the decimal fraction `0.fraction` of `unit`: `5` of a GiB is half a GiB. `None` if that is no whole number.
+/// Returns the decimal fraction `0.fraction` of `unit`, for example half a GiB for `5`. Returns `None` if the result is
+/// not a whole number.
 fn part_of(fraction: &str, unit: u64) -> Option<u64> {
     let digits = fraction.trim_end_matches('0');
     let scale = 10u128.checked_pow(u32::try_from(digits.len()).ok()?)?;

@@ -40,17 +40,17 @@ mod imp {
 
     type Stepper = Rc<dyn Fn() -> Step>;
 
-    /// Most yields of a thread in one gap.
+    /// Largest number of yields of a thread in one gap.
     const MOST_STEPS: u64 = 32;
 
     thread_local! {
         static STEPPER: RefCell<Option<Stepper>> = const { RefCell::new(None) };
-        /// Seed of the next gap, percentage of gaps in which this thread yields, and percentage of those in which it
-        /// yields many times.
+        /// Seed of the next gap, percentage of gaps in which this thread yields, and percentage of these gaps in which
+        /// it yields many times.
         static GAPS: Cell<(u64, (u64, u64))> = const { Cell::new((0, (0, 0))) };
     }
 
-    /// Has this thread call `stepper` wherever it would sleep; with `None` it sleeps again.
+    /// Sets the function that this thread calls wherever it would sleep. With `None` it sleeps again.
     pub fn set_stepper(stepper: Option<Stepper>) {
         STEPPER.set(stepper);
     }
@@ -61,13 +61,13 @@ mod imp {
         Some(stepper())
     }
 
-    /// Has this thread yield in a percentage of gaps, drawn from `seed` (I4): `percents.0` of all gaps, and in
-    /// `percents.1` of those many times, as if the thread were not scheduled for a while.
+    /// Makes this thread yield in a percentage of gaps, drawn from `seed` (I4): `percents.0` of all gaps, and in
+    /// `percents.1` of these many times, as if the thread were not scheduled for a while.
     pub fn set_gaps(seed: u64, percents: (u64, u64)) {
         GAPS.set((seed, percents));
     }
 
-    /// A place where another thread may run in between (I4).
+    /// Marks a place where another thread may run in between (I4).
     pub fn gap() {
         let Ok((seed, (percent, long))) = GAPS.try_with(Cell::get) else { return };
         if percent > 0 {
@@ -116,7 +116,7 @@ mod imp {
     }
 }
 
-/// In a model build the checker decides who goes on.
+/// In a model build the checker chooses the thread that continues.
 #[cfg(any(shuttle, loom))]
 mod imp {
     use std::time::Duration;
@@ -125,7 +125,7 @@ mod imp {
 
     const WHY: &str = "invariant: no panic under this lock";
 
-    /// Empty: the checker interleaves at the lock that follows.
+    /// Does nothing: the checker interleaves at the lock that follows.
     pub fn gap() {}
 
     /// Takes a lock that other threads may hold over I/O.

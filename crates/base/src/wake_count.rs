@@ -20,11 +20,11 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// See the [module](self).
+/// Number of results that a sleeping owner still waits for; see the [module](self).
 #[derive(Debug, Default)]
 pub struct WakeCount {
-    /// Results left until the wake-up; 0 if every result wakes. Below zero, as a signed number, if more results came
-    /// than the owner slept for.
+    /// Number of results left until the wake-up; 0 if every result wakes. Below zero, as a signed number, if more
+    /// results came than the owner slept for.
     left: AtomicU32,
 }
 

@@ -1,4 +1,4 @@
-//! `fault`: a layer over any other device that makes it fail, at random from a seed.
+//! `fault`: a layer over any other device that makes it fail at random, according to a seed.
 //!
 //! Spec: `fault:seed=1,error=0.01,short=0.01,torn=0.01,delay=0.05,delay_time=1ms,dropped_flush=0.5,stuck=0.001,`
 //! `misdirect=0.001,ops=read|write|all,timeout=2s,over=SPEC`; docs/drivers/fault.md explains the keys.
@@ -88,7 +88,7 @@ fn new_legs(device: &Device, queues: &[(&Arc<Queue>, Arc<Queue>)]) -> Vec<Leg> {
         if let Some((_, queue)) = queues.iter().find(|(lower, _)| Arc::ptr_eq(lower, &leg.queue)) {
             leg.queue = queue.clone();
         }
-        // Partition numbers are those of the old queue; a leg with a queue of its own needs none.
+        // Partition numbers belong to the old queue. A leg that is alone on its queue needs none.
         leg.part = if sharing > 1 { leg.queue.new_partition(0) } else { 0 };
     }
     legs

@@ -7,7 +7,7 @@
 //! | [`null`] | a device that does nothing, at once or after a latency |
 //! | [`ram`] | memory of this process |
 //! | [`host`] | files and block devices of the host, through the ring's kernel io_uring (`file:`) |
-//! | [`fault`] | a layer over any device that makes it fail, by a seed |
+//! | [`fault`] | a layer over any device that makes it fail, according to a seed |
 //! | `linear` | the specs of partitions and concatenations, which the block layer makes itself |
 //! | [`safe`] | drivers without unsafe code, and the adapter that makes them drivers |
 //! | [`spec`] | the grammar of specs |

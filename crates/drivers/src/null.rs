@@ -54,11 +54,11 @@ pub struct Null {
     /// Time that a request takes.
     pub latency: Duration,
     pub complete: Complete,
-    /// Most requests in flight on one hardware queue.
+    /// Largest number of requests in flight on one hardware queue.
     pub depth: u16,
     /// Bytes of a logical block.
     pub block: u32,
-    /// Most requests in flight on all rings together, if there is such a limit.
+    /// Largest number of requests in flight on all rings together, if there is such a limit.
     pub host_depth: Option<u16>,
 }
 

@@ -33,8 +33,8 @@ const AHEAD_BYTES: usize = 8 << 10;
 
 /// [`AHEAD_BYTES`] of an Intel processor: a batch of 32 sectors. Accesses to its second-level cache, such as the bytes
 /// to copy and the ring's own data, wait behind prefetches from memory, so all prefetches are issued before the first
-/// copy. Random reads of 512 bytes took 73 ns there instead of 78; an AMD processor takes 36 ns with the bytes above
-/// and 43 with these.
+/// copy. With this value, random reads of 512 bytes took 73 ns instead of 78 ns on an Intel processor. An AMD processor
+/// takes 36 ns with the value above and 43 ns with this one.
 const AHEAD_BYTES_INTEL: usize = 16 << 10;
 
 /// A device in memory.
@@ -47,7 +47,7 @@ struct Ram {
     notices: Vec<String>,
 }
 
-/// Direct access to the bytes of a ram device, past all rings: to measure the cost of a ring beside a plain copy.
+/// Direct access to the bytes of a ram device without a ring, to compare the cost of a ring with a plain copy.
 #[derive(Clone, Debug)]
 pub struct RamMemory {
     region: Arc<Region>,
@@ -59,8 +59,8 @@ impl RamMemory {
         device.driver_as::<Ram>().map(|ram| RamMemory { region: ram.region.clone() })
     }
 
-    /// Copies the bytes from `pos` on; returns false if the device does not have all of them. Like a read through a
-    /// ring it may see a mix of old and new bytes of a concurrent write.
+    /// Copies the bytes from `pos` on into `into`. Returns false if the device does not have all of them. Like a read
+    /// through a ring, it may see a mix of old and new bytes of a concurrent write.
     #[inline]
     #[must_use]
     pub fn read(&self, pos: u64, into: &mut [u8]) -> bool {
@@ -149,8 +149,8 @@ unsafe impl HwQueue for RamQueue {
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 }
 
-/// Returns the prefetch distance in requests, at least two: that many are prefetched before the first is executed, and
-/// each later one that many requests ahead of its turn.
+/// Returns the prefetch distance in requests, at least two. That many requests are prefetched before the first is
+/// executed, and each later request is prefetched that many requests ahead of its turn.
 #[inline(always)]
 fn look_ahead(list: &RqList, rqs: &RqTable<'_>, ahead_bytes: usize) -> usize {
     let bytes = list.tags().first().map_or(0, |&tag| rqs.by_tag(tag).bytes as usize);
@@ -199,7 +199,7 @@ pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> 
     Ok(Device::from_driver(params.spec(), Box::new(ram)))
 }
 
-/// Returns the most that the machine can hold: memory and swap.
+/// Returns the number of bytes that the machine can hold: memory and swap.
 fn memory_bytes() -> u64 {
     let info = sysinfo();
     (info.totalram as u64).saturating_add(info.totalswap as u64).saturating_mul(u64::from(info.mem_unit))

@@ -51,7 +51,7 @@ pub struct Registry {
 }
 
 /// Opens the device that `spec` names, such as `null:size=1T`, `ram:size=1G` or `file:PATH,size=1G,direct=on`. The
-/// kinds are those of [`Registry::standard`], the grammar is that of [`spec`](crate::spec).
+/// kinds are defined by [`Registry::standard`], and the grammar by [`spec`](crate::spec).
 ///
 /// # Errors
 ///
@@ -131,7 +131,7 @@ impl Registry {
         (kind.open)(&mut params)
     }
 
-    /// Returns all resources that opening `spec` reaches by name, those of the devices below included. Opens nothing.
+    /// Returns all resources that opening `spec` reaches by name, also for the devices below. Opens nothing.
     ///
     /// # Errors
     ///

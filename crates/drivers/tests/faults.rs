@@ -1,5 +1,5 @@
-//! What each fault does to a request: what the device underneath sees, how the request ends, and that it ends once.
-//! The device underneath refuses, holds and fails as it is told, so that every order of events comes up.
+//! Effects of each fault on a request: what the device underneath sees, how the request ends, and that it ends once.
+//! The device underneath refuses, holds and fails requests as the test requires, so that every order of events occurs.
 
 #[path = "../../blk/tests/support/mod.rs"]
 mod support;
@@ -27,7 +27,7 @@ fn always(kind: FaultKind) -> FaultPlan {
     FaultPlan::new(3).with(kind, 1.0)
 }
 
-/// A plan with some of every fault that ends by itself.
+/// Returns a plan with some of every fault that ends by itself.
 fn mixed(seed: u64) -> FaultPlan {
     let kinds = [FaultKind::Error, FaultKind::Short, FaultKind::Torn, FaultKind::Delay, FaultKind::Misdirect];
     kinds.into_iter().fold(FaultPlan::new(seed), |plan, kind| plan.with(kind, 0.12))
@@ -45,7 +45,7 @@ fn walk(rig: &mut Rig, n: u32) {
 /// Sector and bytes of each request that the device saw, and the status of each I/O.
 type Outcome = (Vec<(u64, u32)>, Vec<(u32, Status)>);
 
-/// Writes of one to eight blocks, far apart, and their results.
+/// Makes writes of one to eight blocks, far apart. Returns their results.
 fn run(puppet: &Puppet, plan: &FaultPlan) -> Outcome {
     let (mut rig, _) = over(puppet, plan);
     for owner in 0..60 {
@@ -125,7 +125,7 @@ fn short_and_torn_transfer_a_first_part_and_fail() {
         let (mut shortest, mut longest) = (u32::MAX, 0);
         for seen in &puppet.script().seen {
             assert_eq!((seen.op, seen.sector % 100, seen.bytes % 512), (op, 0, 0));
-            // The memory is what the first bytes of the vectors are, and no more.
+            // The memory consists of the first bytes of the vectors, and no more.
             assert_eq!(seen.vecs.iter().map(|vec| vec.len() as u32).sum::<u32>(), seen.bytes);
             let cut = seen.vecs.len() - 1;
             assert_eq!(seen.vecs[..cut], vecs[..cut]);
@@ -134,7 +134,7 @@ fn short_and_torn_transfer_a_first_part_and_fail() {
         }
         assert_eq!((shortest, longest), (512, 4096 - 512), "{kind:?} {op:?}");
         assert_eq!(counts.get(kind), 40);
-        // The statistics know the requests as they were made.
+        // The statistics count the requests with their original lengths.
         let have = rig.device().stats().op(op).clone();
         assert_eq!((have.ios, have.sectors, have.errors), (40, 320, 40));
     }
@@ -178,7 +178,7 @@ fn a_delayed_request_goes_down_when_it_is_due() {
     assert!(rig.write(9, 1));
     rig.poll();
     rig.time.advance(LATER / 2);
-    // The device has no room just then: it is asked again, and the ring does not spin.
+    // The device has no room at this moment. The request is offered again later, and the ring does not spin.
     puppet.script().accept = 0;
     rig.poll();
     assert_eq!((puppet.sectors_seen().len(), rig.ended.len()), (0, 0));

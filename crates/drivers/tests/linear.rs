@@ -1,4 +1,5 @@
-//! Partitions and concatenations: what they refuse, where an address lands, and who is counted where.
+//! Partitions and concatenations: their refusals, the place of each address, and the device whose statistics count an
+//! I/O.
 
 #[path = "../../blk/tests/support/mod.rs"]
 mod support;
@@ -20,7 +21,7 @@ fn ctx() -> IoCtx {
         .expect("a context can be made")
 }
 
-/// One I/O on a device, to its end.
+/// Runs one I/O on a device to its end.
 fn io(ctx: &mut IoCtx, bdev: u16, op: Op, sector: u64, memory: &mut [u8]) -> Status {
     let vec = vec_at(memory.as_mut_ptr() as usize, memory.len());
     let data = [vec];

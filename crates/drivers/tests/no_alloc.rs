@@ -19,13 +19,13 @@ use sheave_testkit::allocations::{Counting, allocations};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Memory at an address that need not be any.
+/// Makes a vector of memory that does not exist: no driver here touches it.
 fn vec_at(base: usize, len: usize) -> BVec {
     // SAFETY: no driver here accesses the memory of a request.
     unsafe { BVec::new(base, len) }
 }
 
-/// A device that makes the block layer work: small limits, a volatile cache, refusals.
+/// A device that needs all paths of the block layer: it has small limits and a volatile cache, and refuses requests.
 #[derive(Debug)]
 struct Picky {
     host_depth: Option<u16>,
@@ -130,7 +130,7 @@ impl Ring {
         }
     }
 
-    /// Every kind of I/O, alone and under a plug.
+    /// Runs every kind of I/O, alone and under a plug.
     fn everything(&mut self) {
         let vec = vec_at(4096, 4096);
         for n in 0..100 {
@@ -159,7 +159,7 @@ impl Ring {
             self.submit(Op::Flush, 0, 0, 0, &[]);
         }
         self.drain();
-        // What fails at once.
+        // I/O that fails at once.
         self.submit(Op::Read, 0, 1 << 40, 4096, &[vec]);
         self.drain();
         let route = self.ctx.route(self.bdev).unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use sheave_drivers::open_device;
 use sheave_testkit::require;
 
-/// A file of 64 MiB.
+/// Returns a file of 64 MiB.
 fn image(dir: &Path) -> PathBuf {
     let path = dir.join("disk.img");
     std::fs::File::create(&path).expect("a file can be made").set_len(64 << 20).expect("as long");
@@ -21,7 +21,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Start and length of a partition, by its spec, in sectors of 512 bytes.
+/// Returns the start and length of a partition, by its spec, in sectors of 512 bytes.
 fn place(which: &str, path: &Path) -> Result<(u64, u64), String> {
     let spec = format!("partition:{which},over=file:{}", path.display());
     let device = open_device(&spec).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Rules for a write to one mapping: whether completion work follows the data, and where the I/O completes.
+//! Rules for a write to one mapping: they decide if completion work follows the data, and where the I/O completes.
 //!
 //! Owns the rules alone. The engine calls [`decide`] for each mapping of an I/O before its first bio is sent. The
 //! latest place that any mapping requires becomes the [plan](crate::completion_plan).
@@ -10,16 +10,16 @@ use crate::mapping::{MapFlags, Mapping, MappingKind};
 /// Result of [`decide`] for one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The file has work to do after the data is on the device.
+    /// True if the file has work to do after the data is on the device.
     pub completion_work: bool,
-    /// The data can be made durable by FUA alone.
+    /// True if the data can be made durable by FUA alone.
     pub fua: bool,
     /// Earliest place where the I/O may complete, as far as this mapping is concerned. A sync that FUA does not cover
     /// demotes the plan further.
     pub plan: CompletionPlan,
 }
 
-/// Decides whether a write to `mapping` that ends at `end` needs completion work, and whether FUA covers its sync.
+/// Decides if a write to `mapping` that ends at `end` needs completion work, and if FUA covers its sync.
 ///
 /// Completion work is needed if the mapping is not plain written space, or is shared or new, or if the write extends
 /// the file. FUA covers a data sync on a clean mapping without completion work, on a device with FUA or without a
@@ -65,7 +65,7 @@ mod tests {
         shared: bool,
         new: bool,
         dirty: bool,
-        /// The file requires the issuer's task, or a worker.
+        /// True if the file requires the issuer's task or a worker.
         task: bool,
         worker: bool,
         end: u64,
@@ -84,7 +84,7 @@ mod tests {
             super::decide(&mapping, self.end, SIZE, iocb, self.fua_or_no_cache)
         }
 
-        /// The rules for completion work, one in each line: it is needed if any of them applies.
+        /// Returns true if any rule for completion work applies; each line is a rule.
         fn needs_worker(self) -> bool {
             if !self.write {
                 return false;
@@ -96,7 +96,7 @@ mod tests {
             [not_plain_mapped, copy_on_write, newly_allocated, beyond_size].contains(&true)
         }
 
-        /// The place of completion: the latest that any input requires.
+        /// Returns the place of completion: the latest that any input requires.
         fn plan(self) -> CompletionPlan {
             let asked = [
                 (self.needs_worker() || (self.write && self.worker), CompletionPlan::Worker),
@@ -106,7 +106,7 @@ mod tests {
             asked.into_iter().filter(|(asks, _)| *asks).map(|(_, plan)| plan).max().expect("the last one")
         }
 
-        /// FUA instead of a flush: each condition must hold.
+        /// Returns true if FUA replaces a flush: each condition must hold.
         fn takes_fua(self) -> bool {
             let data_sync_only = self.dsync && !self.sync;
             let no_completion_work = !self.needs_worker();

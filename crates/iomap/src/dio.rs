@@ -38,7 +38,7 @@ pub use open_file::OpenFile;
 pub use run::{Bounds, LOOK_AHEAD, MappedRun, Places, PlainRun, PlainWay};
 pub use submission::{issue, issue_flush, issue_one};
 
-/// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
+/// Largest number of bytes of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
 
 /// Outcome of issuing an I/O.

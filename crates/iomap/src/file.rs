@@ -3,7 +3,7 @@
 //! Owns the [`File`] trait and [`RawFile`], a whole device as a file. Volumes implement the trait. Volumes do not
 //! depend on rings, nor rings on volumes.
 //!
-//! Invariant I1: a method without a [`MayBlock`] token never blocks; where it would have to, it returns
+//! Invariant I1: a method without a [`MayBlock`] token never blocks. Where it would have to block, it returns
 //! `Status::Again`.
 
 use std::fmt::Debug;
@@ -28,7 +28,7 @@ pub struct WriteDone<'a> {
     pub pos: u64,
     /// Bytes written.
     pub len: u64,
-    /// Outcome of the data transfer; after an error the file undoes the preparations for the write.
+    /// Status of the data transfer. After an error the file undoes the preparations for the write.
     pub status: Status,
     /// The mappings that the write used, in order, as [`File::map`] returned them, the last cut to the bytes that were
     /// written. Their space cannot have been given to anyone else meanwhile, because the write is counted in the file's
@@ -54,8 +54,8 @@ pub struct SummedDone<'a> {
     pub pos: u64,
     /// Bytes moved.
     pub len: u64,
-    /// Outcome of the transfer. A failed write is reported too, because the content of its range on the device is
-    /// unknown; a failed read is not.
+    /// Status of the transfer. A failed write is reported too, because the content of its range on the device is
+    /// unknown. A failed read is not reported.
     pub status: Status,
     /// The mappings that the I/O used, in order.
     pub pieces: &'a [Mapping],
@@ -109,7 +109,7 @@ impl PlainRanges {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallocateMode {
-    /// Gives the space of the range back.
+    /// Frees the space of the range.
     PunchHole,
     /// Makes the range read as zeroes; the file may keep the space or not.
     ZeroRange,
@@ -147,8 +147,8 @@ pub trait File: Debug + Send + Sync {
     fn size_bytes(&self) -> u64;
 
     /// Returns the size up to which writes beyond the end currently extend the file. A write across that size is cut
-    /// there, and a write that begins at or behind it gets `EFBIG`. `None`: the file has a fixed end; writes across it
-    /// are cut, and writes that begin there get `ENOSPC`, as on a block device.
+    /// there, and a write that begins at or behind it gets `EFBIG`. Returns `None` if the file has a fixed end. Writes
+    /// across that end are cut, and writes that begin there get `ENOSPC`, as on a block device.
     ///
     /// A file that grows maps the range behind its size as new space for writers. Only [`File::end_write`] raises the
     /// size, when the data is on the device, and only for writes that succeeded.
@@ -198,18 +198,18 @@ pub trait File: Debug + Send + Sync {
     /// ring calls `map` again. May be called twice for a range before its I/O, or without any I/O following.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// Fast lookup of many ranges within the file: replaces the positions in `at` by positions on the device, up to the
-    /// first range that is not plain, and returns the number replaced. A range is plain if [`File::map`] would return
-    /// it as one mapping, written, with no flag but [`MapFlags::DIRTY`](crate::mapping::MapFlags::DIRTY). Changes
-    /// nothing but `at`. A file without a fast lookup returns 0, and the engine calls `map` for one range after the
-    /// other.
+    /// Looks up many ranges within the file quickly. Replaces the positions in `at` by positions on the device, up to
+    /// the first range that is not plain, and returns the number replaced. A range is plain if [`File::map`] would
+    /// return it as one mapping, written, with no flag but [`MapFlags::DIRTY`](crate::mapping::MapFlags::DIRTY).
+    /// Changes nothing but `at`. A file without a fast lookup returns 0, and the engine then calls `map` for each
+    /// range.
     fn map_plain(&self, _at: &mut [u64], _: &PlainRanges) -> usize {
         0
     }
 
-    /// Does [`File::map`] where blocking is allowed; `map` succeeds afterwards. Called outside of a section of the
-    /// grace, so the returned mapping must not be used for I/O: the ring only checks that there is one. A long wait
-    /// polls [`MayBlock::is_cancelled`] now and then, and gives up with `Status::Canceled`.
+    /// Does the work of [`File::map`] where blocking is allowed; `map` succeeds afterwards. Called outside of a section
+    /// of the grace, so the returned mapping must not be used for I/O: the ring only checks that there is one. A long
+    /// wait polls [`MayBlock::is_cancelled`] now and then, and gives up with `Status::Canceled`.
     ///
     /// `Status::Again` is no failure: the request is issued again, and is passed here again if `map` still returns
     /// `Again`. A file must therefore wait for a grace in short steps: where workers have no threads of their own, the
@@ -232,7 +232,7 @@ pub trait File: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Does [`File::end_summed`] where blocking is allowed. May read again into the memory of a read. After
+    /// Does the work of [`File::end_summed`] where blocking is allowed. May read again into the memory of a read. After
     /// `Status::Again`, which means that a write to the same place is under way, the ring issues the whole read again.
     fn end_summed_blocking(&self, done: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.end_summed(done)
@@ -243,14 +243,14 @@ pub trait File: Debug + Send + Sync {
         if done.status.is_ok() { Ok(()) } else { Err(done.status) }
     }
 
-    /// Returns true if the file itself has something to make durable now. After false a sync needs no more than a flush
-    /// of the device, which the ring sends without a worker.
+    /// Returns true if the file itself has something to make durable now. If it returns false, a sync needs only a
+    /// flush of the device, which the ring sends without a worker.
     fn needs_sync(&self) -> bool {
         true
     }
 
-    /// Makes all earlier writes durable, metadata included. `None`: only a flush of the device is needed (or left to
-    /// do), and the caller sends it.
+    /// Makes all earlier writes durable, metadata included. Returns `None` if only a flush of the device is needed, or
+    /// is still left to do; the caller then sends it.
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
         None
     }

@@ -1,7 +1,7 @@
 //! The memory of an I/O, for a file that works on the moved data: checksums it, verifies it, or reads it again.
 //!
-//! Owns the step from addresses to bytes, in whole blocks, and the rule which vectors form one run in memory. Does not
-//! own the memory: the submitter does, and keeps it until the I/O has ended (I1 of `sheave_blk::bio`).
+//! Owns the step from addresses to bytes, in whole blocks, and the rule that decides which vectors form one run in
+//! memory. Does not own the memory: the submitter keeps it until the I/O has ended (I1 of `sheave_blk::bio`).
 //!
 //! - I1: between the end of the last bio and the completion only the file touches the memory. The typed interface of
 //!   rings owns it for that time; a submitter of raw SQEs promises it.
@@ -40,7 +40,7 @@ const MAX_BLOCK: usize = 4096;
 #[derive(Debug)]
 pub struct IoMemory<'a> {
     vecs: &'a [BVec],
-    /// The memory is that of a read, or is lent by [`IoMemory::over`]: bytes may be put into it.
+    /// True if bytes may be put into the memory: it is the memory of a read, or is lent by [`IoMemory::over`].
     takes_bytes: bool,
     _of_one_thread: PhantomData<Cell<()>>,
 }

@@ -86,7 +86,8 @@ impl IoCell {
         self.note_run(kind, split, (1, bytes))
     }
 
-    /// Counts `ios` I/Os of `bytes` bytes in all that share the stage times `split`; otherwise like [`IoCell::note`].
+    /// Counts `ios` I/Os that share the stage times `split` and have `bytes` bytes in all. Returns true if they were
+    /// slow. For the ring alone (I1).
     pub fn note_run(&self, kind: IoKind, split: &Split, (ios, bytes): (u64, u64)) -> bool {
         self.kinds[kind as usize].note(split, ios, bytes)
     }
@@ -117,7 +118,7 @@ impl IoCell {
         self.kinds[kind as usize].slow_above_ns()
     }
 
-    /// Returns the tallies of one kind: that of slots, then that of plain records.
+    /// Returns two tallies of one kind: that of slots, then that of plain records.
     fn tallies(&self, kind: IoKind) -> impl Iterator<Item = &IoTally> {
         let records = self.records.as_ref().and_then(|records| match kind {
             IoKind::Read => Some(records.tally(Op::Read)),
@@ -143,7 +144,7 @@ impl IoCell {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct KindCounts {
-    /// I/Os that ended. An I/O over several mappings that went to its device in pieces counts as one.
+    /// Number of I/Os that ended. An I/O over several mappings that went to its device in pieces counts as one.
     pub ios: u64,
     /// Bytes moved.
     pub bytes: u64,
@@ -188,7 +189,7 @@ impl IoCounts {
 #[derive(Debug, Default)]
 struct Members {
     cells: Vec<Arc<IoCell>>,
-    /// Counts of the cells that have been dropped.
+    /// Counts of all cells that have been dropped.
     gone: Option<Box<IoCounts>>,
 }
 

@@ -11,26 +11,26 @@ use sheave_base::status::Status;
 
 use crate::completion_plan::CompletionPlan;
 
-/// The I/O is a write.
+/// Flag: the I/O is a write.
 pub const IOCB_WRITE: u16 = 1 << 0;
-/// Data must be durable on completion.
+/// Flag: data must be durable on completion.
 pub const IOCB_DSYNC: u16 = 1 << 1;
-/// Data and all metadata must be durable on completion.
+/// Flag: data and all metadata must be durable on completion.
 pub const IOCB_SYNC: u16 = 1 << 2;
-/// The I/O must fail with `Again` where it would block.
+/// Flag: the I/O must fail with `Again` where it would block.
 pub const IOCB_NOWAIT: u16 = 1 << 3;
-/// Advance the file's position on completion.
+/// Flag: the completion advances the file's position.
 pub const IOCB_USE_POS: u16 = 1 << 5;
-/// The file has work to do after the data is on the device: to convert extents, or to extend its size.
+/// Flag: the file has work to do after the data is on the device: to convert extents, or to extend its size.
 pub const IOCB_COMPLETION_WORK: u16 = 1 << 6;
-/// A sync must follow the data.
+/// Flag: a sync must follow the data.
 pub const IOCB_NEED_SYNC: u16 = 1 << 7;
-/// The I/O is counted in its file's grace, until its completion work is done.
+/// Flag: the I/O is counted in its file's grace, until its completion work is done.
 pub const IOCB_COUNTED: u16 = 1 << 8;
-/// The [phase](sheave_base::grace::Phase) of the grace in which the I/O is counted.
+/// Flag: the [phase](sheave_base::grace::Phase) of the grace in which the I/O is counted.
 pub const IOCB_PHASE: u16 = 1 << 9;
 
-/// The file looks at the memory when the data has been moved, for its checksums.
+/// Flag: the file processes the memory for its checksums when the data has been moved.
 pub const IOCB_SUMMED: u16 = 1 << 10;
 
 /// One I/O on a file.
@@ -42,7 +42,7 @@ pub struct Kiocb {
     pub len: u32,
     /// `IOCB_*` bits.
     pub flags: u16,
-    /// References: the submission and the bios in flight (I1).
+    /// Number of references: the submission and the bios in flight (I1).
     pub refs: u16,
     /// The first error, or `Ok` (I2).
     pub status: Status,

@@ -6,10 +6,10 @@
 //! |---|---|
 //! | [`kiocb`] | one I/O on a file, from issue to completion |
 //! | [`file`](mod@file) | the [`File`] trait; a raw device is the identity mapping |
-//! | [`io_memory`] | the memory of an I/O, for files that look at it |
-//! | [`io_stats`] | what each ring has done on each file, for any thread to read |
-//! | [`mapping`] | where a range of a file lies, and in which state |
-//! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
+//! | [`io_memory`] | the memory of an I/O, for files that process it |
+//! | [`io_stats`] | counts of the I/O of each ring on each file, for any thread to read |
+//! | [`mapping`] | the place of a range of a file on its device, and the state of the range |
+//! | [`completion_plan`] | the place where an I/O may complete: inline, in the issuer's task, in a worker |
 //! | [`decision`] | the rules that choose one of these places |
 //! | [`grace`] | waits until no I/O uses unmapped space any more (the protocol is in `sheave_base`) |
 //! | [`dio`] | the engine: mapping, plan, bios, completion |

@@ -1,6 +1,6 @@
-//! Mappings: where a range of a file lies on its device, and in which state.
+//! Mappings: the place of a range of a file on its device, and the state of the range.
 //!
-//! Owns the shape only. Files make mappings ([`File::map`](crate::File::map)); the engine reads them.
+//! Owns only the structure. Files make mappings ([`File::map`](crate::File::map)), and the engine reads them.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -17,7 +17,7 @@ pub enum MappingKind {
     Hole,
 }
 
-/// Properties of a mapping beside its state.
+/// Properties of a mapping besides its state.
 ///
 /// ```
 /// use sheave_iomap::mapping::MapFlags;

@@ -23,7 +23,7 @@ use crate::io_stats::IoKind;
 /// Number of slow I/Os that a ring keeps.
 pub const SLOW_IOS_KEPT: usize = 256;
 
-/// Default of the latency above which an I/O is slow, whatever its usual latency.
+/// Default latency above which an I/O counts as slow, whatever its usual latency is.
 pub const DEFAULT_SLOW_LIMIT: Duration = Duration::from_secs(1);
 
 /// Place of an I/O.
@@ -51,11 +51,11 @@ pub struct SlowIo {
     pub len: u32,
     /// Number of equal I/Os that ended together.
     pub ios: u32,
-    /// Time of the end, by the clock of statistics.
+    /// Time of the end, on the clock of statistics.
     pub ended: CoarseTs,
     /// Time spent in each stage.
     pub split: Split,
-    /// I/Os that the ring had in flight when it ended, itself included.
+    /// Number of I/Os that the ring had in flight when it ended, itself included.
     pub depth: u32,
     /// Activities that ran while the I/O was under way.
     pub beside: Beside,

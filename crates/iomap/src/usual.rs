@@ -15,7 +15,7 @@ use crate::io_stats::{IoCell, IoKind, NR_IO_KINDS};
 
 /// Multiple of the usual latency above which an I/O is slow.
 pub const TIMES_USUAL: u64 = 4;
-/// I/Os in ten seconds that are enough to determine the usual latency.
+/// Number of I/Os in ten seconds that is enough to determine the usual latency.
 pub const ENOUGH: u64 = 100;
 
 /// Number of earlier readings, [`SPAN_NS`] apart. The oldest is three to four spans old: the I/Os counted since then

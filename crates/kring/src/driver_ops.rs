@@ -1,7 +1,7 @@
 //! Operations that a driver prepares on its own descriptors: sockets, timers, events.
 //!
-//! Owns their SQEs. Each has one CQE that ends it, except a multishot receive, which has one for each piece of data and
-//! says in its flags whether more will come (I2 of the crate). Called by the adapter for outside drivers.
+//! Owns their SQEs. Each operation has one CQE that ends it. A multishot receive has one CQE for each piece of data,
+//! whose flags announce whether more will follow (I2 of the crate). Called by the adapter for outside drivers.
 #![allow(unsafe_code)] // operations on memory
 
 use std::os::fd::RawFd;

@@ -18,16 +18,16 @@ use sheave_base::status::Errno;
 
 /// Number of times that `enter` is retried while the kernel lacks memory, before the error is returned.
 const MAX_RETRIES: u32 = 64;
-/// Wait before each of these retries, for memory to become free.
+/// Delay before each of these retries, so that memory can become free.
 const RETRY_WAIT: Duration = Duration::from_millis(2);
 /// Longest single wait while a ring is dropped.
 const DROP_ROUND: Duration = Duration::from_millis(100);
 
 impl KernelRing {
-    /// Makes one `io_uring_enter`: submits all prepared operations and runs completions. With `min_complete` above 0,
-    /// waits until the completion queue has that many completions (those not yet reaped count), `timeout` passes, or a
-    /// signal arrives. Returns the number of operations that the kernel took. Makes no system call in the case of I4,
-    /// and waits for fewer completions in that of I5.
+    /// Makes one `io_uring_enter`: submits all prepared operations and runs completions. If `min_complete` is above 0,
+    /// it waits until the completion queue has that many completions (those not yet reaped count), until `timeout`
+    /// passes, or until a signal arrives. Returns the number of operations that the kernel took. Makes no system call
+    /// if there is nothing to do (I4), and does not wait for more completions than can come (I5).
     ///
     /// Kernels before 5.11 have no timeout for this: there a timeout costs a second system call, and the wait ends with
     /// the first completion.
@@ -73,10 +73,10 @@ impl KernelRing {
         }
     }
 
-    /// Does [`enter`](Self::enter), but waits for `min_complete` completions for at most `gather` (in whole
-    /// microseconds); after that one completion is enough. A batch of completions thus costs one wake-up, and a signal
-    /// on the eventfd is still handled soon. Kernels before 6.12 cannot do that: there one completion is enough from
-    /// the start.
+    /// Does the same as [`enter`](Self::enter), but waits for `min_complete` completions for at most `gather` (in whole
+    /// microseconds). After that time one completion is enough. So a batch of completions needs one wake-up, and a
+    /// signal on the eventfd is still handled soon. Kernels before 6.12 cannot do that: there one completion is enough
+    /// from the start.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl KernelRing {
         reaped
     }
 
-    /// Does [`reap`](Self::reap), but appends all available completions to `list`. The caller must report those of the
-    /// wake-up and the alarm with [`rang`](Self::rang).
+    /// Does the same as [`reap`](Self::reap), but appends all available completions to `list`. The caller must report
+    /// the completions of the wake-up and of the alarm with [`rang`](Self::rang).
     #[inline]
     pub fn reap_into(&mut self, list: &mut Vec<Completed>) {
         // At most two turns: up to the end of the queue's memory, then from its start on.
@@ -166,7 +166,7 @@ impl KernelRing {
         u32::from(!self.multishot || !cqueue::more(flags))
     }
 
-    /// Removes `many` completions, of which `ends` end their operations.
+    /// Removes `many` completions; `ends` of them end their operations.
     #[inline(always)]
     fn took(&mut self, many: u32, ends: u32) {
         self.rings.took(many);
@@ -198,8 +198,8 @@ impl KernelRing {
         self.watches() > 0 && self.in_flight + self.pending() == self.watches()
     }
 
-    /// Returns the number of operations in flight without wake-up and alarm: those that touch memory and end by
-    /// themselves.
+    /// Returns the number of operations in flight, without the wake-up and the alarm: those that touch memory and end
+    /// without a request.
     pub fn in_flight_io(&self) -> u32 {
         let wake = u32::from(self.wake.is_some() && self.wake_taken);
         let alarm = u32::from(self.alarm.is_some() && self.alarm_taken);

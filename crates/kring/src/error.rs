@@ -82,7 +82,7 @@ pub enum KringError {
         #[source]
         errno: Errno,
     },
-    /// The kernel does not add a buffer to the ring's table; I/O works without.
+    /// The kernel does not add a buffer to the ring's table. I/O works without it.
     #[error(
         "buffer slot {slot} cannot be registered: {}{}",
         errno_text(*.errno),

@@ -66,7 +66,7 @@ pub struct KernelRing {
     enter_fd: i32,
     /// Flags of every enter.
     enter_flags: u32,
-    /// Operations taken by the kernel whose CQE is not yet reaped (I2).
+    /// Number of operations taken by the kernel whose CQE is not yet reaped (I2).
     in_flight: u32,
     /// `user_data` of the armed wake-up poll, if one is armed. This poll and the alarm are the only operations that are
     /// not I/O.

@@ -62,9 +62,10 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
 };
 
-/// Most bytes that one operation moves. The kernel cuts a longer operation to this length, so that it ends short.
+/// Largest number of bytes that one operation moves. The kernel cuts a longer operation to this length, so that it ends
+/// short.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
-/// Most segments of one operation; with more the kernel returns `-EINVAL`.
+/// Largest number of segments of one operation; with more the kernel returns `-EINVAL`.
 pub const MAX_SEGMENTS: usize = 1024;
 
 /// Evaluates `$build` with `$fd` bound to the target as a type of the `io_uring` crate.
@@ -223,9 +224,9 @@ impl KernelRing {
         self.push(opcode::AsyncCancel::new(victim).build(), user_data)
     }
 
-    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time.
-    /// `user_data` must be its own: the ring finds the wake-up by it, and does not count it as I/O. A wait with nothing
-    /// else in flight is idle time, not iowait.
+    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time. No other
+    /// operation may have its `user_data`: the ring recognises the wake-up by it, and does not count it as I/O. A wait
+    /// with nothing else in flight is idle time, not iowait.
     ///
     /// # Errors
     ///
@@ -237,8 +238,9 @@ impl KernelRing {
         Ok(())
     }
 
-    /// Prepares an alarm: a CQE (`-ETIME`) after the time `after`. One may be armed at a time, with a `user_data` of
-    /// its own. For a far deadline that spans many waits: a timeout of `enter` would cost a timer in each wait.
+    /// Prepares an alarm: a CQE (`-ETIME`) after the time `after`. One may be armed at a time, with a `user_data` that
+    /// no other operation has. Useful for a far deadline that spans many waits: a timeout of `enter` would need a timer
+    /// in each wait.
     ///
     /// # Errors
     ///

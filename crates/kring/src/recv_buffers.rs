@@ -8,7 +8,7 @@ use io_uring::types::BufRingEntry;
 use sheave_base::buf::Buf;
 use sheave_base::sync::atomic::{AtomicU16, Ordering};
 
-/// Receive buffers of one group, of which the kernel chooses one for each receive.
+/// Receive buffers of one group. The kernel chooses one of them for each receive.
 pub(super) struct RecvBuffers {
     /// List of free buffers, shared with the kernel.
     ring: Buf,

@@ -20,9 +20,9 @@ use io_uring::squeue::Entry;
 use io_uring::{IoUring, Parameters};
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
-/// Completions found the CQ full, and the kernel keeps them.
+/// Flag of the SQ: completions found the CQ full, and the kernel keeps them.
 const SQ_CQ_OVERFLOW: u32 = 1 << 1;
-/// Completions wait for an enter to run them.
+/// Flag of the SQ: completions wait for an enter to run them.
 const SQ_TASKRUN: u32 = 1 << 2;
 
 const OFF_SQ_RING: i64 = 0;
@@ -44,14 +44,14 @@ pub struct Completed {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RwSqe {
-    /// Opcode, flags, priority and file.
+    /// First word of the SQE: opcode, flags, priority and file.
     what: u64,
     offset: u64,
     addr: u64,
     len: u32,
     rw_flags: u32,
     user_data: u64,
-    /// Registered buffer, personality, and fields that reads and writes do not use.
+    /// Word of the SQE with the registered buffer, the personality, and fields that reads and writes do not use.
     buffer: u64,
     rest: [u64; 2],
 }

@@ -1,27 +1,27 @@
 //! Sets up a kernel ring: the newest flags first, then fewer, down to those of Linux 5.6.
 //!
-//! Owns the ladder of flag sets, the requested sizes, and the record of what the ring has ([`KringFeatures`]).
+//! Owns the ladder of flag sets, the requested sizes, and the record of the ring's features ([`KringFeatures`]).
 
 use io_uring::IoUring;
 
 use super::error::KringError;
 use super::sys;
 
-/// Slots in the table of registered files.
+/// Number of slots in the table of registered files.
 pub const FILE_SLOTS: u32 = 64;
-/// Slots in the table of registered buffers.
+/// Number of slots in the table of registered buffers.
 pub const BUFFER_SLOTS: u32 = 1024;
-/// Most entries the kernel gives a submission queue.
+/// Largest number of entries the kernel gives a submission queue.
 const MAX_ENTRIES: u32 = 32768;
-/// Completion queue entries per submission entry. Enough that completions do not overflow the queue if they are reaped
-/// late.
+/// Number of completion queue entries per submission entry. It is large enough that completions do not overflow the
+/// queue if they are reaped late.
 const CQ_PER_SQ: u32 = 4;
-/// Least entries of a completion queue.
+/// Smallest number of entries of a completion queue.
 const MIN_CQ: u32 = 256;
-/// Most entries the kernel gives a completion queue.
+/// Largest number of entries the kernel gives a completion queue.
 const MAX_CQ: u32 = 2 * MAX_ENTRIES;
 
-/// Checks that this process may make kernel rings at all, without making one.
+/// Checks that this process may make kernel rings, without making one.
 ///
 /// # Errors
 ///
@@ -46,70 +46,70 @@ pub(super) fn may_enter(ring: i32) -> Result<(), KringError> {
 /// Options of a kernel ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringOpts {
-    /// Polls for completions instead of interrupts. Only for block devices with poll queues, `O_DIRECT`, and reads and
-    /// writes: the kernel returns `-EINVAL` for other operations, and ignores timeouts of `enter`.
+    /// True to poll for completions instead of using interrupts. Only for block devices with poll queues, `O_DIRECT`,
+    /// and reads and writes: the kernel returns `-EINVAL` for other operations, and ignores timeouts of `enter`.
     pub iopoll: bool,
-    /// Features not to use, as on an older kernel.
+    /// Features not to use, to behave as on an older kernel.
     pub avoid: KringAvoid,
 }
 
 /// Features not to use, to measure their effect or to behave as on an older kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringAvoid {
-    /// The minimum wait of an enter (since 6.12).
+    /// True to avoid the minimum wait of an enter (since 6.12).
     pub min_wait: bool,
-    /// The submission queue without an index array (since 6.6).
+    /// True to avoid a submission queue without an index array (since 6.6).
     pub no_sqarray: bool,
-    /// Completions that run only within an enter (since 6.1).
+    /// True to avoid completions that run only within an enter (since 6.1).
     pub defer_taskrun: bool,
-    /// The promise of a single submitting thread (since 6.0).
+    /// True to avoid the promise of a single submitting thread (since 6.0).
     pub single_issuer: bool,
-    /// Completions that do not interrupt the ring's thread (since 5.19).
+    /// True to avoid completions that do not interrupt the ring's thread (since 5.19).
     pub coop_taskrun: bool,
-    /// Submissions that go on behind a bad SQE (since 5.18).
+    /// True to avoid submissions that continue behind a bad SQE (since 5.18).
     pub submit_all: bool,
-    /// Enters by a registered index (since 5.18).
+    /// True to avoid enters by a registered index (since 5.18).
     pub registered_ring: bool,
-    /// The timeout of an enter (since 5.11). Without it, a wait with a timeout takes a second system call. Avoiding it
-    /// also avoids all of the above except `registered_ring`.
+    /// True to avoid the timeout of an enter (since 5.11). Without it, a wait with a timeout takes a second system
+    /// call. Also avoids all of the above except `registered_ring`.
     pub ext_arg: bool,
-    /// The table of registered files.
+    /// True to avoid the table of registered files.
     pub file_table: bool,
-    /// The table of registered buffers.
+    /// True to avoid the table of registered buffers.
     pub buffer_table: bool,
 }
 
 /// Features and sizes of a kernel ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringFeatures {
-    /// Entries of the submission queue.
+    /// Number of entries of the submission queue.
     pub sq_entries: u32,
-    /// Entries of the completion queue.
+    /// Number of entries of the completion queue.
     pub cq_entries: u32,
     pub iopoll: bool,
-    /// SQEs are consumed in order, without an index array.
+    /// True if SQEs are consumed in order, without an index array.
     pub no_sqarray: bool,
-    /// Completions run only when the ring's owner enters.
+    /// True if completions run only when the ring's owner enters.
     pub defer_taskrun: bool,
-    /// The kernel relies on a single submitting thread.
+    /// True if the kernel relies on a single submitting thread.
     pub single_issuer: bool,
-    /// Completions do not interrupt the owner; a flag in the ring shows that some wait to be run.
+    /// True if completions do not interrupt the owner; a flag in the ring shows that some wait to be run.
     pub coop_taskrun: bool,
-    /// A bad SQE does not stop the rest of its batch.
+    /// True if a bad SQE does not stop the rest of its batch.
     pub submit_all: bool,
-    /// Enters use a registered index.
+    /// True if enters use a registered index.
     pub registered_ring: bool,
-    /// Waits can have a timeout.
+    /// True if waits can have a timeout.
     pub ext_arg: bool,
-    /// A wait for several completions can accept one after a while (since 6.12).
+    /// True if a wait for several completions can accept one after a while (since 6.12).
     pub min_wait: bool,
-    /// The kernel keeps completions that find the queue full.
+    /// True if the kernel keeps completions that find the queue full.
     pub nodrop: bool,
-    /// An idle wait can be excluded from the iowait statistics.
+    /// True if an idle wait can be excluded from the iowait statistics.
     pub no_iowait: bool,
-    /// Slots for registered files; 0 if the kernel refused the table.
+    /// Number of slots for registered files; 0 if the kernel refused the table.
     pub file_slots: u32,
-    /// Slots for registered buffers; 0 if the kernel refused the table.
+    /// Number of slots for registered buffers; 0 if the kernel refused the table.
     pub buffer_slots: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Operations on sockets, and the memory that the kernel receives into.
 //!
-//! Owns the receive buffers of a ring: memory that waits in a list of the kernel, and that a connection has only from
-//! the arrival of data on. A buffer is in that list, or used by the receiver of its CQE until [`KernelRing::recycle`].
+//! Owns the receive buffers of a ring. A buffer waits in a list of the kernel, and a connection has it only from the
+//! arrival of data on. It is either in that list, or used by the receiver of its CQE until [`KernelRing::recycle`].
 //! Each user of the ring has its own group of such buffers.
 //!
 //! Invariant S1: the buffers are freed after the kernel's ring, because the fields of [`KernelRing`] are dropped in
@@ -124,9 +124,9 @@ impl KernelRing {
         self.push(entry.flags(libc::SOCK_CLOEXEC).build(), user_data)
     }
 
-    /// Prepares to receive the next data into one of the [receive buffers](Self::register_recv_buffers) of a group;
-    /// without a free one the CQE is `-ENOBUFS`. The kernel polls the socket first (POLL_FIRST): directly after a
-    /// request was sent its reply is never there, and a receive attempt would be wasted.
+    /// Prepares to receive the next data into one of the [receive buffers](Self::register_recv_buffers) of a group. If
+    /// no buffer is free, the CQE is `-ENOBUFS`. The kernel polls the socket first (POLL_FIRST): a reply is never there
+    /// directly after its request was sent, so a receive attempt would be wasted.
     ///
     /// # Errors
     ///

@@ -7,20 +7,20 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// The file argument of enter is a registered ring index, not a descriptor.
+/// Flag of an enter: its file argument is a registered ring index, not a descriptor.
 pub(super) const ENTER_REGISTERED_RING: u32 = 1 << 4;
-/// Runs completions, and waits for `min_complete` of them.
+/// Flag of an enter: runs completions, and waits for `min_complete` of them.
 pub(super) const ENTER_GETEVENTS: u32 = 1;
-/// The last argument is a [`GeteventsArg`].
+/// Flag of an enter: its last argument is a [`GeteventsArg`].
 pub(super) const ENTER_EXT_ARG: u32 = 1 << 3;
-/// Does not count the wait as waiting for I/O (since 6.15).
+/// Flag of an enter: the wait does not count as waiting for I/O (since 6.15).
 pub(super) const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
-/// Length of `struct io_uring_params`.
+/// Number of bytes of `struct io_uring_params`.
 const PARAMS_BYTES: usize = 120;
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
-/// "Any free index", as `offset` of [`RsrcUpdate`].
+/// Value of `offset` in [`RsrcUpdate`] that stands for any free index.
 const ANY_INDEX: u32 = u32::MAX;
 
 #[repr(C)]
@@ -55,7 +55,8 @@ fn result(ret: libc::c_long) -> Result<u32, i32> {
 pub(super) struct Patience {
     /// Longest wait; unlimited if `None`. The kernel must have `ENTER_EXT_ARG`.
     pub timeout: Option<Duration>,
-    /// If above 0, one completion is enough after this many microseconds. The kernel must support that (since 6.12).
+    /// Microseconds after which one completion is enough; 0 for no such time. The kernel must support that (since
+    /// 6.12).
     pub gather_us: u32,
 }
 

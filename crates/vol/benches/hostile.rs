@@ -1,5 +1,5 @@
-//! The worst journals that somebody can make up: processor time and memory that opening such a pool takes, for each GiB
-//! of journal.
+//! The worst journals that somebody can forge: the processor time and memory that opening such a pool takes, for each
+//! GiB of journal.
 //!
 //! ```sh
 //! cargo bench -p sheave-vol --bench hostile
@@ -7,9 +7,9 @@
 //! cargo bench -p sheave-vol --bench hostile -- leaf 20    # so many openings of each, for a profile: the median
 //! ```
 //!
-//! Owns no judgement: docs/concepts/volumes.md has what these are to be, and `tests/hostile.rs` that they are refused.
-//! Each pool has a journal of 64 MiB, the largest, full of records of one kind. Time is that of this thread on the
-//! processor. The device is `ram:`, whose memory is there before.
+//! Sets no limits: docs/concepts/volumes.md has the expected figures, and `tests/hostile.rs` checks that worse journals
+//! are refused. Each pool has a journal of 64 MiB, the largest, full of records of one kind. Times are the time that
+//! this thread was on the processor. The device is `ram:`, whose memory is allocated before.
 
 #[path = "../tests/support/hostile.rs"]
 mod hostile;
@@ -36,7 +36,7 @@ fn case(what: &'static str, records: impl Iterator<Item = Record> + 'static) -> 
 
 fn main() -> Result<()> {
     println!("{:42} {:>10} {:>10} {:>9}  what became of it", "records", "CPU ms", "s a GiB", "MiB more");
-    // `cargo bench` adds a word of its own.
+    // `cargo bench` adds an argument of its own.
     let mut words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let times = words.pop_if(|word| word.parse::<u32>().is_ok()).map_or(Ok(1), |word| word.parse())?;
     let wanted = words.pop().unwrap_or_default();
@@ -132,7 +132,7 @@ fn cases() -> Vec<Case> {
 fn summed_cases() -> Vec<Case> {
     let one = || std::iter::once(volume(1));
     let summed = |what, records: Records| Case { checksum: Checksum::Crc32c, ..case(what, records) };
-    // Units of the pool in no order, of a program before November 2026.
+    // Units of the pool in no order, as written by a program before November 2026.
     let any_unit = |at: u64| Record::Set {
         volume: 1,
         unit: at & 0xFF_FFFF,
@@ -150,12 +150,12 @@ fn summed_cases() -> Vec<Case> {
     ]
 }
 
-/// Units of 30,000 leaves, in no order.
+/// Returns a unit in one of 30,000 leaves, in no order.
 fn far_apart(at: u64) -> u64 {
     (at * 7919 % 30_000) << 8
 }
 
-/// One of 10,000 volumes, in no order.
+/// Returns one of 10,000 volumes, in no order.
 fn of(at: u64) -> u32 {
     (at * 7919 % 10_000) as u32 + 1
 }
@@ -166,7 +166,8 @@ fn on_processor() -> Result<u64> {
     Ok(stat.split_whitespace().next().ok_or("the kernel keeps no times of threads")?.parse()?)
 }
 
-/// Most memory of this process since it was asked to forget that; `forget`: it is, and what it has is the answer.
+/// Returns the largest memory of this process since the last reset. With `forget`, resets it first, and so returns the
+/// present memory.
 fn memory_kib(forget: bool) -> Result<u64> {
     if forget {
         std::fs::write("/proc/self/clear_refs", "5")?;

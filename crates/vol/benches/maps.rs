@@ -1,11 +1,11 @@
-//! What lookups cost: does one thing many times, so that two runs under a profiler give the cost of one.
+//! Cost of lookups: does one thing many times, so that two runs under a profiler give the cost of one.
 //!
 //! ```sh
 //! cargo bench -p sheave-vol --bench maps -- read 1000000
 //! ```
 //!
-//! Modes: `read` and `write` (lookups of what is written), `first` (first writes without their data), `memory` (what
-//! the maps of a volume of 1 TiB take when all of it is written, for some sizes of units; of 32 GiB, times 32).
+//! Modes: `read` and `write` (lookups of written data), `first` (first writes without their data), `memory` (memory of
+//! the maps of a volume of 1 TiB that is written completely, for some sizes of units; measured with 32 GiB, times 32).
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 const BLOCK: u64 = 4096;
 
-/// A first write without its data.
+/// Makes a first write without its data.
 fn first_write(volume: &dyn File, pos: u64, len: u64, may_block: &MayBlock) {
     let mut mapping = volume.map(pos, len, Intent::Write);
     while mapping == Err(Status::Again) {
@@ -35,7 +35,7 @@ fn first_write(volume: &dyn File, pos: u64, len: u64, may_block: &MayBlock) {
 }
 
 fn main() {
-    // Cargo adds a word of its own.
+    // Cargo adds an argument of its own.
     let args: Vec<String> = std::env::args().filter(|arg| arg != "--bench").collect();
     let mode = args.get(1).map_or("read", String::as_str);
     if mode == "memory" {
@@ -63,7 +63,7 @@ fn main() {
     println!("{mode}: {count} in {took:?}, {:.1} ns each", took.as_nanos() as f64 / count as f64);
 }
 
-/// Memory of the maps of a volume that is written from end to end.
+/// Prints the memory of the maps of a volume that is written from end to end.
 fn memory(unit_bytes: u64) {
     const TIMES: u64 = 32;
     let device = open_device("null:size=40G,keep=4M").expect("opens");
@@ -79,7 +79,7 @@ fn memory(unit_bytes: u64) {
     println!("units of {:5} KiB: {:6} MiB for 1 TiB written", unit_bytes >> 10, took >> 20);
 }
 
-/// Lookups at random in 512 MiB that are written.
+/// Makes lookups at random in 512 MiB that are written.
 fn lookups(file: &dyn File, count: u64, intent: Intent) {
     let may_block = MayBlock::on_worker();
     let unit = 65536;

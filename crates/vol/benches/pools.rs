@@ -1,8 +1,8 @@
-//! What a large pool costs to open, to recover and to snapshot.
+//! Cost of opening, recovering and snapshotting a large pool.
 //!
 //! Makes a sparse pool of a bit over 1 TiB in a file, with one volume of 1 TiB in 1,000,000 extents of one unit each,
-//! none beside another, without writing their data: metadata is all that is measured. Then, a few times each: open what
-//! was closed, open what was dropped with half a journal to replay, snapshot.
+//! no two of them adjacent. Their data is not written: only metadata is measured. Then it measures, a few times each:
+//! the opening of a closed pool, the opening of a pool that was dropped with half a journal to replay, and a snapshot.
 //!
 //! ```sh
 //! cargo bench -p sheave-vol --bench pools -- --path /tmp/pools.img --extents 1000000 --rounds 5
@@ -22,10 +22,10 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const VOLUME: u64 = 1 << 40;
 const UNIT: u64 = 65536;
-/// Changes of a session that is cut off: each is a record in the journal.
+/// Number of changes of a session that is cut off. Each is a record in the journal.
 const UNCLOSED: u64 = 30_000;
 
-/// The repository's target directory, wherever cargo starts this.
+/// File in the repository's target directory, wherever cargo starts this program.
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/pools.img");
 
 struct Args {
@@ -64,8 +64,8 @@ fn parse() -> Result<Args> {
     Ok(args)
 }
 
-/// The n-th unit of the volume that is used, none beside another: every other one, or scattered by a multiplier that is
-/// odd, so that it reaches each.
+/// Returns the n-th unit of the volume that is used. No two of them are adjacent. They are every other unit, either in
+/// order or scattered by a multiplier, which is odd so that it reaches each of them.
 fn place(n: u64, scattered: bool) -> u64 {
     let all = VOLUME / UNIT / 2;
     2 * if scattered { n.wrapping_mul(0x9e37_79b1) % all } else { n % all }
@@ -110,7 +110,7 @@ fn run(args: &Args, name: &str, place: &dyn Fn(u64) -> u64) -> Result<String> {
     ))
 }
 
-/// First writes of whole units, but for the data; then a sync.
+/// Makes first writes of whole units, without their data, and then a sync.
 fn allocate(volume: &Volume, units: impl Iterator<Item = u64>) -> Result<()> {
     let token = MayBlock::on_worker();
     for unit in units {

@@ -1,11 +1,11 @@
-//! What a pool with very many volumes costs: processor time of a delete among them, of a checkpoint and of opening.
+//! Cost of a pool with very many volumes: processor time of a delete among them, of a checkpoint and of opening.
 //!
 //! ```sh
 //! cargo bench -p sheave-vol --bench volumes -- --volumes 10000
 //! ```
 //!
-//! Owns no judgement: docs/concepts/volumes.md has what these are to be. Time is that of this thread on the processor,
-//! so that a busy machine says nearly what an idle one says. The device is `ram:`.
+//! Sets no limits: docs/concepts/volumes.md has the expected figures. Times are the time that this thread was on the
+//! processor, so that a busy machine gives nearly the same figures as an idle one. The device is `ram:`.
 
 use sheave_base::status::Status;
 use sheave_drivers::open_device;
@@ -17,7 +17,7 @@ use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Of all volumes so many in ten are written to.
+/// Number of volumes in ten that are written to.
 const WRITTEN_OF_TEN: u64 = 3;
 const DELETES: u64 = 200;
 
@@ -67,7 +67,7 @@ fn name(n: u64) -> String {
     format!("volume-{n}")
 }
 
-/// A first write of a block, but for the data.
+/// Makes a first write of a block, without its data.
 fn first_write(volume: &Volume) -> Result<()> {
     let token = MayBlock::on_worker();
     let mapping = match volume.map(0, 4096, Intent::Write) {
@@ -80,15 +80,15 @@ fn first_write(volume: &Volume) -> Result<()> {
         .map_err(|status| format!("ending: {status}").into())
 }
 
-/// Nanoseconds of this thread on the processor that the work took.
+/// Returns the nanoseconds that this thread was on the processor during the work.
 fn timed<E: Into<Box<dyn std::error::Error>>>(work: impl FnOnce() -> std::result::Result<(), E>) -> Result<u64> {
     let start = on_processor()?;
     work().map_err(Into::into)?;
     Ok(on_processor()? - start)
 }
 
-/// Nanoseconds that this thread has been on the processor. The kernel adds them up at its ticks, which are milliseconds
-/// apart, and when it chooses who runs next: to yield makes the number exact.
+/// Returns the nanoseconds that this thread has been on the processor. The kernel updates the number at its ticks,
+/// which are milliseconds apart, and when it chooses the next thread: a yield makes the number exact.
 fn on_processor() -> Result<u64> {
     std::thread::yield_now();
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;

@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`report`] | options, progress and result of a check |
-//! | [`model`] | the pool in memory: maps, and what a journal record does to them |
+//! | [`model`] | the pool in memory: maps, and the effect of a journal record on them |
 //! | `kept` | records that are kept beside damaged maps |
 //! | `ahead` | reads every page, many at once |
 //! | `walk` | decodes everything the superblock reaches |
@@ -56,8 +56,8 @@ use repair::Repair;
 use report::Progress;
 use walk::Walk;
 
-/// Checks the pool that lies on these bytes. Nobody else may write to it meanwhile. Defects of the pool are in the
-/// report; an error is a failure of the check itself.
+/// Checks the pool that lies on these bytes. Nobody else may write to the bytes during the check. The report contains
+/// the defects of the pool; an error means that the check itself failed.
 pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, PoolError> {
     check_with(io, options, &mut |_| ())
 }
@@ -126,7 +126,7 @@ struct Look {
 
 struct Found {
     sb: Superblock,
-    /// True if the other superblock is damaged, or cannot be read.
+    /// True if the superblock that is not in use is damaged, or cannot be read.
     alone: bool,
     model: Model,
     next_seq: u64,
@@ -151,7 +151,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let labels = member_labels(io, &sb, &mut report);
     let mut walk = Walk::new(io, &sb);
     let mut model = walk.read(progress)?;
-    // Before the journal, whose records are newer.
+    // Kept records come before the journal, because the journal's records are newer.
     walk.kept(&mut model);
     if let Some(first) = walk.findings.first().filter(|_| is_loose) {
         let means = format!("{first}. {NOT_WHOLE}");
@@ -161,15 +161,15 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let volumes_read = model.volumes.len();
     let replayed = replay::replay(io, &sb, &mut model)?;
     if alone && !sb.stands_for_both() {
-        // The other superblock may have opened regions of which this one and its journal have no record.
+        // The lost superblock may have opened regions. Neither this superblock nor its journal has a record of them.
         model.sums.open_all();
     }
     progress.done(journal_bytes);
     report.notes.append(&mut walk.notes);
     report.notes.extend(replayed.notes);
     if replayed.superblock_lost {
-        // Below a superblock that is not the newest, later checkpoints have overwritten some of the pages: their damage
-        // would prove nothing.
+        // If this superblock is not the newest, later checkpoints have overwritten some of its pages. Damage of those
+        // pages would prove nothing.
         report.findings.extend(replayed.findings);
         return Ok(Look { report, found: None });
     }
@@ -182,13 +182,14 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
         walk.pages.keys().map(|address| address / unit_bytes).chain(partners.clone()).collect();
     both_first_and_second(&walk.pages, &walk.partners, unit_bytes, &mut report);
     let copies = walk.bad_copies.into_iter().map(|copy| (copy.at, copy.block)).collect();
-    // Units of which only the first block is ever used.
+    // Units whose first block alone is ever used.
     let label_units: HashSet<u64> =
         sb.members[1..].iter().map(|(start, _)| start / unit_bytes).chain(sb.copy_units()).collect();
     copies_of(io, &sb, &mut report);
     page_units(&sb, &metadata, &label_units, &mut report);
     report.findings.extend(volumes::settle(&mut model));
-    // Before entries are taken out: a repair must not write to claimed units until it is durable.
+    // Computed before entries are taken out of the maps: until the repair is durable, it must not write to any unit
+    // that a map claims.
     let claimed = claimed_units(&model);
     let mut totals =
         Totals { size_bytes: geometry.bytes(), unit_bytes, units: geometry.total_units, ..Totals::default() };
@@ -228,7 +229,7 @@ fn both_first_and_second(
     }
 }
 
-/// Reports a pool that has fewer units than are in use, and notes its counts.
+/// Reports a pool with fewer units than are in use, and stores the pool's counts in the report.
 fn add_up(sb: &Superblock, totals: &Totals, taken: u64, volumes_read: usize, report: &mut CheckReport) {
     if taken > totals.units {
         report.findings.push(Finding {
@@ -260,7 +261,7 @@ fn claimed_units(model: &Model) -> Vec<u64> {
 /// The superblock that a check starts from.
 struct Chosen {
     sb: Superblock,
-    /// True if the other one is bad, or this is a copy.
+    /// True if the other superblock is bad, or if this one was read from a copy.
     alone: bool,
     /// True for a loose root: any damage in its trees makes it useless.
     is_loose: bool,
@@ -275,7 +276,7 @@ const NOT_WHOLE: &str = "Both superblocks and their copies are lost, and of the 
 fn superblocks(io: &dyn BlockIo, report: &mut CheckReport, progress: &mut Progress<'_>) -> Option<Chosen> {
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
-        // Twice, because an error may pass, and a repair rests on what is read here.
+        // Read twice: a read error may pass, and a repair relies on what is read here.
         match io.read(address, &mut block).or_else(|_| io.read(address, &mut block)) {
             Ok(()) => (Superblock::decode(&block, address, u64::MAX), None),
             Err(status) => (Err(Damage::Blank), Some(status)),
@@ -371,8 +372,8 @@ fn the_copy(found: &Copied) -> String {
     words
 }
 
-/// Adds findings about the copies of the superblock. If the pool was not closed they are only notes: a crash may leave
-/// copies torn, or of the checkpoint before, and the next opening rewrites them.
+/// Adds findings about the copies of the superblock. If the pool was not closed, they are only notes: a crash may leave
+/// copies that are torn or belong to the previous checkpoint, and the next opening rewrites them.
 fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
     for at in sb.copies.into_iter().filter(|at| *at != 0) {
         let mut block: Block = [0; BLOCK];
@@ -400,7 +401,7 @@ fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
     }
 }
 
-/// Describes what the intact superblock is worth if the other is damaged or cannot be read.
+/// Describes whether the intact superblock can stand in for the other one, which is damaged or cannot be read.
 fn the_other(sb: &Superblock, unreadable: bool) -> &'static str {
     if unreadable && !sb.stands_for_both() {
         return "The other superblock is intact, but an older program wrote it: if the unreadable one was newer, what \
@@ -428,7 +429,7 @@ fn differ(old: &Superblock, new: &Superblock) -> Option<String> {
     back.then(|| "it is older and yet has higher numbers than the other: these only rise".to_owned())
 }
 
-/// Verifies the labels of all members but the first. Returns the numbers of those that a repair writes.
+/// Verifies the labels of all members but the first. Returns the numbers of the members whose labels a repair writes.
 fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) -> Vec<usize> {
     let mut rewrite = Vec::new();
     for (number, &(start, len)) in sb.members.iter().enumerate().skip(1) {
@@ -468,7 +469,7 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
     rewrite
 }
 
-/// Reports pages that lie in the unit of a label or of a copy.
+/// Reports pages that lie in the unit of a label or of a copy of the superblock.
 fn page_units(sb: &Superblock, metadata: &HashSet<u64>, labels: &HashSet<u64>, report: &mut CheckReport) {
     let unit_bytes = u64::from(sb.unit_bytes);
     for unit in metadata.intersection(labels) {
@@ -485,7 +486,7 @@ fn page_units(sb: &Superblock, metadata: &HashSet<u64>, labels: &HashSet<u64>, r
     }
 }
 
-/// Returns about how many bytes of memory a check of such a pool takes if all of it is mapped.
+/// Returns about how many bytes of memory a check of a pool of this geometry takes if all of the pool is mapped.
 pub fn memory_bytes(geometry: &Geometry) -> u64 {
     let leaves = geometry.total_units.div_ceil(geometry.leaf_entries as u64);
     leaves * 4096 + geometry.total_units * 8

@@ -49,7 +49,7 @@ pub enum PoolError {
         what: String,
         /// The pool's device.
         device: String,
-        /// The one who has the pool.
+        /// The owner of the pool.
         who: String,
     },
     /// A change was made but could not be made durable. It cannot be undone: the next commit decides.
@@ -113,7 +113,7 @@ pub enum PoolError {
     Busy {
         /// Name of what is in use.
         what: String,
-        /// The one who uses it.
+        /// The user of the device, pool or volume.
         who: String,
         /// Advice for mending it.
         fix: String,
@@ -168,7 +168,7 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// Error of an identity for which the system gave no random bits.
+    /// Returns the error of an identity for which the system gave no random bits.
     pub(crate) fn no_random_bits(status: Status) -> PoolError {
         PoolError::Io {
             what: "getting random bits for an identity".into(),
@@ -177,7 +177,7 @@ impl PoolError {
         }
     }
 
-    /// Error of a write that the device refused and that changes nothing of the pool.
+    /// Returns the error of a write that the device refused and that changes nothing of the pool.
     pub(crate) fn not_written(what: String, status: Status) -> PoolError {
         let fix = match status {
             Status::FileTooBig => {

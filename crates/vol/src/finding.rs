@@ -1,7 +1,7 @@
 //! Findings of checks and scrubs.
 //!
-//! Owns the kinds and words of findings, which checks and scrubs share. Each says where it is, what it means for the
-//! data, and what repairing it does.
+//! Owns the kinds and texts of findings, which checks and scrubs share. Each finding names its place, its consequence
+//! for the data, and the effect of a repair.
 
 use std::fmt;
 

@@ -31,7 +31,7 @@ impl SpaceState {
     }
 }
 
-/// Notice that a [`Watch`](crate::Watch) gives.
+/// Notice that a [`Watch`](crate::Watch) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceNotice {
@@ -39,7 +39,7 @@ pub struct SpaceNotice {
     pub number: u64,
     /// State after the change.
     pub state: SpaceState,
-    /// True if metadata runs short too: soon no volume can be created or copied.
+    /// True if metadata space runs short too: soon no volume can be created or copied.
     pub metadata_low: bool,
     /// Bytes that volumes may still take.
     pub free_bytes: u64,
@@ -47,7 +47,7 @@ pub struct SpaceNotice {
     pub low_water_bytes: u64,
 }
 
-/// State of the background discard, which gives units that become free back to the device.
+/// State of the background discard, which returns the space of freed units to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiscardState {
@@ -57,7 +57,7 @@ pub enum DiscardState {
     On,
     /// Turned on, but the device takes no discards.
     Unsupported,
-    /// A discard failed with this status: there are no more until the pool is opened again.
+    /// A discard failed with this status. No more are sent until the pool is opened again.
     Failed(sheave_base::status::Status),
 }
 
@@ -87,18 +87,17 @@ pub struct PoolInfo {
     pub data_bytes: u64,
     /// Bytes of metadata: superblocks, journal, pages.
     pub metadata_bytes: u64,
-    /// Bytes that volumes may still take; the reserve is not among them.
+    /// Bytes that volumes may still take, without the reserve.
     pub free_bytes: u64,
-    /// Bytes freed that come back after the next commit.
+    /// Bytes that were freed and become available after the next commit.
     pub pending_bytes: u64,
-    /// Free bytes that are not given out, because a damaged map may refer to them, until no volume with such a map is
-    /// left.
+    /// Free bytes that are withheld, because a damaged map may refer to them, until no volume with such a map is left.
     pub quarantined_bytes: u64,
     /// Bytes kept for metadata.
     pub reserve_bytes: u64,
-    /// Free space against the low-water mark.
+    /// State of the free space, compared with the low-water mark.
     pub state: SpaceState,
-    /// Metadata runs short: soon no volume can be created or copied.
+    /// True if metadata space runs short: soon no volume can be created or copied.
     pub metadata_low: bool,
     /// The low-water mark as it was set.
     pub low_water: LowWater,
@@ -114,7 +113,8 @@ pub struct PoolInfo {
     pub members: Vec<MemberInfo>,
     /// Number of volumes and snapshots.
     pub volumes: u32,
-    /// Entries of all maps that have space, one for each unit of a volume; leaves that snapshots share count once.
+    /// Number of entries of all maps that have space, one for each unit of a volume. Leaves that snapshots share count
+    /// once.
     pub entries: u64,
     /// Memory that the maps take.
     pub memory_bytes: u64,
@@ -124,26 +124,27 @@ pub struct PoolInfo {
     pub checksum: Checksum,
     /// Blocks that did not match their checksum since the pool was opened.
     pub checksum_errors: u64,
-    /// Blocks that were reported bad, and stay so until they are rewritten.
+    /// Number of blocks that were reported bad and have not been rewritten since.
     pub bad_blocks: u64,
-    /// Blocks of regions open at a crash that did not match at the last opening: their data was taken as it was.
+    /// Number of blocks of regions open at a crash whose data did not match the checksums at the last opening. Their
+    /// data was accepted as it was.
     pub rebuilt_checksums: u64,
     /// True if the last opening had to replay the journal.
     pub recovered: bool,
-    /// Status of a failed flush of the device: only reads go on until the pool is opened again.
+    /// Status of a failed flush of the device. Only reads continue until the pool is opened again.
     pub degraded: Option<sheave_base::status::Status>,
-    /// Description of another opening that has the pool: nothing is written any more.
+    /// Description of another opening that has the pool. Nothing is written here any more.
     pub taken_by: Option<String>,
     /// Features that the pool lacks because an older program made it; [`Pool::upgrade`](crate::Pool::upgrade) adds
     /// them.
     pub upgrades: Vec<&'static Upgrade>,
-    /// Volumes with damaged maps, by name: they do not open until `check --repair` has mended them, but can be deleted.
-    /// The others work ([`Pool::open`](crate::Pool::open)).
+    /// Volumes with damaged maps, by name. They do not open until `check --repair` has repaired them, but can be
+    /// deleted. All other volumes work ([`Pool::open`](crate::Pool::open)).
     pub damaged: Vec<(String, MapDamage)>,
     /// Descriptions of what an opening with [`OpenOptions::rescue`](crate::OpenOptions::rescue) passed over.
     pub unsure: Vec<String>,
     /// True if the last write to space that was never used found that the file system which holds the pool is full.
-    /// Only reads, overwrites, flushes, deletes and closing go on until there is room again.
+    /// While it is true, only reads, overwrites, flushes, deletes and closing continue.
     pub host_full: bool,
     /// Number of writes refused since the pool was opened because the file system that holds the pool is full.
     pub host_refusals: u64,
@@ -151,15 +152,17 @@ pub struct PoolInfo {
     pub times_full: u64,
     /// Number of times that metadata began to run short since the pool was opened.
     pub times_metadata_low: u64,
-    /// Requests that ended with a fault of the device below since that was opened, and the status of a recent one.
+    /// Number of requests that ended with a fault of the device below since it was opened, and the status of a recent
+    /// one.
     pub device_faults: Faults,
     /// True if changes that a crash left unwritten cannot be written: the host has no space, or a damaged map stands in
     /// the way. Volumes are read-only, and only deletes are accepted, until these have removed the cause.
     pub deletes_only: bool,
     /// Number of copies of each page of metadata: 1 or 2.
     pub metadata_copies: u8,
-    /// Blocks of metadata of which one copy was found damaged or unreadable since the pool was opened, and another
-    /// good: pages, and copies of the superblock that a scrub could not rewrite. Scrubs rewrite such copies.
+    /// Number of metadata blocks of which one copy was found damaged or unreadable since the pool was opened, and
+    /// another copy good. These are pages, and copies of the superblock that a scrub could not rewrite. Scrubs rewrite
+    /// such copies.
     pub bad_copies: u64,
     /// Names of the volumes that may have lost acknowledged data, because a flush failed in an earlier opening.
     /// [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss) clears them.
@@ -184,7 +187,7 @@ pub struct Upgrade {
 pub struct MemberInfo {
     /// First byte in the pool.
     pub start_bytes: u64,
-    /// Bytes of it that the pool uses.
+    /// Number of bytes of the device that the pool uses.
     pub size_bytes: u64,
 }
 
@@ -202,13 +205,13 @@ pub struct VolumeInfo {
     pub max_size_bytes: Option<u64>,
     /// True for a snapshot, which cannot be written.
     pub snapshot: bool,
-    /// Name of the volume or snapshot that this was made of, while it exists.
+    /// Name of the volume or snapshot that this one was copied from, as long as it exists.
     pub origin: Option<String>,
     /// Bytes of space that the volume has.
     pub allocated_bytes: u64,
     /// Bytes of that space that others share.
     pub shared_bytes: u64,
-    /// Bytes of that space that are its own: deleting it gives them back.
+    /// Bytes of that space that the volume does not share: deleting it frees them.
     pub unique_bytes: u64,
     /// Bytes of data written, in blocks of 4 KiB.
     pub written_bytes: u64,
@@ -217,9 +220,10 @@ pub struct VolumeInfo {
     /// Random bits that no other volume has, except its copies in other pools. `None` if an older program made it, or
     /// the pool [lacks identities](PoolInfo::upgrades). Renaming and rolling back do not change them.
     pub identity: Option<[u8; 16]>,
-    /// Set for a volume that is deleted when its purpose has ended, or when the pool is next opened for writing.
+    /// Set for a temporary volume. It is deleted when its purpose has ended, or when the pool is next opened for
+    /// writing.
     pub interim: Option<Interim>,
-    /// Damage of its map: the volume does not open, and its space is not known.
+    /// Damage of the volume's map. The volume does not open, and its space is not known.
     pub damage: Option<MapDamage>,
 }
 
@@ -243,11 +247,11 @@ pub struct Extent {
     pub pos: u64,
     /// Length in bytes.
     pub len: u64,
-    /// State of all its bytes.
+    /// State of all bytes of the range.
     pub kind: ExtentKind,
     /// First byte on the pool's device; 0 for a hole.
     pub addr: u64,
-    /// True if others have the same space.
+    /// True if others share the space.
     pub shared: bool,
 }
 

@@ -19,8 +19,8 @@
 //! | 2 | [`format`](mod@format) | the on-disk format: offsets, sizes, limits; contents of blocks, such as [`page`] |
 //! | 1 | [`error`], [`made_at`] | errors; the wall clock, and a substitute for it |
 //!
-//! Shapes: a [`Pool`] is created on a `Device` and opened by one owner. It opens [`Volume`]s, which a ring attaches
-//! like any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
+//! Use: a [`Pool`] is created on a `Device` and opened by one owner. It opens [`Volume`]s, which a ring attaches like
+//! any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
 pub mod check;
 mod device;

@@ -1,8 +1,8 @@
 //! Times of creation, and identities: the only place that reads the wall clock and draws random numbers.
 //!
-//! Owns the time that `created` fields get, identities, and the numbers of openings. A thread that must do the same
-//! thing twice, to the byte, such as a simulation, fixes the time for itself, and the random numbers with it; nothing
-//! else depends on either.
+//! Owns the time that `created` fields get, identities, and the numbers of openings. A thread whose work must be
+//! exactly repeatable, such as a simulation, fixes the time for itself, and with it the random numbers. Nothing else
+//! depends on either.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,8 +14,8 @@ thread_local! {
     static FIXED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Fixes the time of this thread to `seconds` since 1970. Random numbers then follow from what they are for. `None`:
-/// the time is that of the wall clock, and the numbers are random.
+/// Fixes the time of this thread to `seconds` since 1970. Its random numbers are then computed from fixed numbers, so
+/// that they repeat. `None` selects the wall clock and random numbers again.
 pub fn fix(seconds: Option<u64>) {
     FIXED.set(seconds);
 }

@@ -1,4 +1,4 @@
-//! Maps under a model checker: lookups race with changes that take away the units which they have found.
+//! Maps under a model checker: lookups race with changes that remove the units which the lookups have found.
 //!
 //! Owns the bounds of the exploration. Devices are modelled as one word for each unit: its owner, or the last value
 //! written to it.
@@ -28,9 +28,9 @@ use crate::state::extent_map::{Entry, ExtentMap, Geometry, Top};
 use crate::state::limbo::Limbo;
 use crate::state::table::Vol;
 
-/// Schedules of one model, for each of the two kinds: random, and random with priorities (PCT).
+/// Number of schedules of one model, for each of the two kinds: random, and random with priorities (PCT).
 const RUNS: usize = 3_000;
-/// Priority changes in one PCT schedule.
+/// Number of priority changes in one PCT schedule.
 const PCT_DEPTH: usize = 3;
 /// Limit on the turns of a loop that waits for other threads; more than any schedule needs.
 const TURNS: u32 = 100_000;
@@ -103,7 +103,7 @@ impl World {
         limbo.committed(std::mem::take(&mut tree.freed));
     }
 
-    /// Looks up a unit as the second of a batch of two. Returns its address if both were found.
+    /// Looks up a unit twice in one batch. Returns the address of the second lookup if both succeeded.
     fn plain(&self, volume: usize, unit: u64, write: bool) -> Option<u64> {
         let mut at = [unit << 12; 2];
         let intent = if write { Intent::Write } else { Intent::Read };

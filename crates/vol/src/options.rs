@@ -21,22 +21,22 @@ const OWNER_EVERY: Duration = Duration::from_secs(1);
 pub struct CreateOptions {
     /// Allocation unit: a power of two, 4 KiB to 1 MiB.
     pub unit_bytes: u64,
-    /// Bytes of the journal; `None`: chosen by the size of the pool.
+    /// Bytes of the journal. `None` chooses them according to the size of the pool.
     pub journal_bytes: Option<u64>,
     /// Checksums of data.
     pub checksum: Checksum,
     /// Free space below which the pool is low; [`Pool::set_low_water`](crate::Pool::set_low_water) changes it later.
     pub low_water: LowWater,
-    /// Gives units that become free back to the device below, in the background;
+    /// True to return the space of freed units to the device below, in the background.
     /// [`Pool::set_discard`](crate::Pool::set_discard) changes it later.
     pub discard: bool,
-    /// Identity; `None`: a random one.
+    /// Identity of the pool. `None` draws a random one.
     pub uuid: Option<[u8; 16]>,
-    /// Overwrites a pool that is there.
+    /// True to overwrite a pool that is already on the device.
     pub overwrite: bool,
-    /// Copies of each page of metadata, 1 or 2. With two, which lie on different members if there are any, a page that
-    /// is damaged or cannot be read costs nothing. `None`: two in a pool of more than one member, else one. Cannot be
-    /// changed later.
+    /// Number of copies of each page of metadata, 1 or 2. The second copies lie on another member if there is one. With
+    /// two copies, a page that is damaged or cannot be read loses nothing. `None` makes two in a pool of more than one
+    /// member, else one. Cannot be changed later.
     pub metadata_copies: Option<u8>,
 }
 
@@ -51,21 +51,22 @@ sheave_base::setters!(CreateOptions {
     metadata_copies: Option<u8>,
 });
 
-/// Properties of a snapshot or clone, beside the content of its source.
+/// Properties of a snapshot or clone, besides the content of its source.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CopyOptions {
-    /// Time at which it was taken, in seconds since 1970; `None`: now. Set for a copy of a snapshot of another pool,
-    /// which keeps that one's time.
+    /// Time at which the copy was taken, in seconds since 1970; `None` means now. Set it for a copy of a snapshot of
+    /// another pool, which keeps the time of that snapshot.
     pub created: Option<u64>,
-    /// Identity; `None`: a new one. Set for a copy of a snapshot of another pool: sharing its identity distinguishes
-    /// the copy from other snapshots of the same name. Must not be all zero. A pool that [lacks
-    /// identities](crate::PoolInfo::upgrades) keeps none.
+    /// Identity; `None` makes a new one. Set it for a copy of a snapshot of another pool: the shared identity
+    /// distinguishes the copy from other snapshots of the same name. Must not be all zero. A pool that [lacks
+    /// identities](crate::PoolInfo::upgrades) stores none.
     pub identity: Option<[u8; 16]>,
-    /// Name of the volume that counts as its origin, if that is of the same family; `None`: its source.
+    /// Name of the volume that counts as the copy's origin, if that volume is of the same family. `None` means the
+    /// source.
     pub origin: Option<String>,
-    /// Purpose after which the copy is deleted. A pool that [lacks identities](crate::PoolInfo::upgrades) does not keep
-    /// that.
+    /// Purpose after which the copy is deleted. A pool that [lacks identities](crate::PoolInfo::upgrades) does not
+    /// store it.
     pub interim: Option<Interim>,
 }
 
@@ -82,7 +83,7 @@ sheave_base::setters!(CopyOptions {
 pub enum WhenFull {
     /// Fails with ENOSPC.
     Error,
-    /// Waits for space, this long at most, then fails.
+    /// Waits for space for at most this time, then fails.
     Pause(Duration),
 }
 
@@ -90,32 +91,32 @@ pub enum WhenFull {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Writes nothing at all: the journal is replayed in memory.
+    /// True to write nothing at all: the journal is replayed in memory.
     pub read_only: bool,
-    /// Opens read-only what does not open otherwise: a member with a damaged label is accepted, and a journal is
-    /// replayed up to the first damage in it. [`PoolInfo::unsure`](crate::PoolInfo::unsure) lists what is not certain
-    /// then.
+    /// True to open read-only a pool that does not open otherwise: a member with a damaged label is accepted, and a
+    /// journal is replayed up to its first damage. [`PoolInfo::unsure`](crate::PoolInfo::unsure) then lists what is not
+    /// certain.
     pub rescue: bool,
     /// Behaviour of a write when the pool is full.
     pub when_full: WhenFull,
-    /// Longest wait for I/O to a volume, by snapshots, rollbacks, holes and first writes to parts of blocks. After it
-    /// they fail, and the error says whose I/O has not ended.
+    /// Longest time that snapshots, rollbacks, holes and first writes to parts of blocks wait for I/O to a volume.
+    /// After it they fail, and the error names the I/O that has not ended.
     pub longest_wait: Duration,
-    /// Most bytes of data in open regions of a pool with checksums; after a crash their data is taken as it lies there.
-    /// With a lower limit less data can rot unnoticed, and more writes wait for a commit before they begin. At least 64
-    /// regions of 4 MiB may be open, at most 2,048.
+    /// Largest number of bytes of data in open regions of a pool with checksums. After a crash their data is accepted
+    /// without a check. With a lower limit, less data can rot unnoticed, and more writes wait for a commit before they
+    /// begin. At least 64 regions of 4 MiB may be open, and at most 2,048.
     pub open_bytes: u64,
     /// Longest time for which a region of a pool with checksums stays open after the last write to it has ended. A
-    /// thread of the pool's own closes regions, with a checkpoint if there is something to close. With a shorter time
-    /// less may rot unnoticed, and more writes wait for a commit before they begin. [`Duration::MAX`]: no thread; only
-    /// other checkpoints and [`Pool::close_idle`](crate::Pool::close_idle) close a region. I/O of the pool that nobody
-    /// reaps, and blocks that the device cannot read, keep regions open for longer.
+    /// thread of the pool closes regions, with a checkpoint if there is something to close. With a shorter time, less
+    /// data can rot unnoticed, and more writes wait for a commit before they begin. With [`Duration::MAX`] there is no
+    /// thread: only other checkpoints and [`Pool::close_idle`](crate::Pool::close_idle) close a region. I/O of the pool
+    /// that nobody reaps, and blocks that the device cannot read, keep regions open for longer.
     pub longest_idle: Duration,
-    /// Starts a thread that discards units as they become free, if the pool is set to discard. Without the thread only
-    /// [`Pool::discard_freed`](crate::Pool::discard_freed) and closing do that.
+    /// True to start a thread that discards units as they become free, if the pool is set to discard. Without the
+    /// thread only [`Pool::discard_freed`](crate::Pool::discard_freed) and closing do that.
     pub discard_thread: bool,
-    /// Interval after which commits and writes to new space read the superblocks again, to see that nobody else has
-    /// opened the pool for writing by a path that no claim covers. Checkpoints always look.
+    /// Interval after which commits and writes to new space read the superblocks again, to check that nobody else has
+    /// opened the pool for writing on a path that no claim covers. Checkpoints always check.
     pub owner_every: Duration,
 }
 

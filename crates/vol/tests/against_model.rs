@@ -157,7 +157,7 @@ impl Run {
                 let model = self.models.get_mut(&name).expect("is there");
                 (at..at + len).for_each(|at| model.set(at as usize, 0));
             }
-            // A part may have been punched before there was no room to copy a unit at the edge.
+            // A part may have been punched before the space to copy a unit at the edge was missing.
             Err(Status::NoSpc) => {
                 let model = self.models.get_mut(&name).expect("is there");
                 for at in at as usize..(at + len) as usize {

@@ -1,4 +1,4 @@
-//! Activities that a pool reports beside I/O, for the flight recorder of those whose I/O waits meanwhile.
+//! Activities of a pool that may delay I/O, as the flight recorder reports them for I/O that waits meanwhile.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

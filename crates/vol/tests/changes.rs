@@ -1,4 +1,4 @@
-//! Differences between volumes: every block that reads differently is reported, whatever happened between, and few
+//! Differences between volumes: every block that reads differently is reported, whatever changes were made, and few
 //! others.
 #![cfg(not(shuttle))]
 

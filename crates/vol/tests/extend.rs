@@ -357,9 +357,9 @@ fn two_writes_that_find_no_room_take_nothing_from_a_third() {
     assert!(user.read(8 * UNIT, data.len()).expect("reads") == data, "it was told that this is written");
 }
 
-/// Two writes are in flight in a unit beyond the end, to its blocks 9 and 3. A third write finds no room and waits to
-/// get that unit back; `give_up` ends its wait. The write of block 9 ends, and `hole` removes that block, the only
-/// written one, and leaves the volume with `blocks` blocks of the unit. The write of block 3 must keep the unit.
+/// Two writes are in flight in a unit beyond the end, to its blocks 9 and 3. A third write finds no space and waits for
+/// the release of that unit; `give_up` ends its wait. The write of block 9 ends. `hole` then removes that block, the
+/// only written one, and leaves the volume with `blocks` blocks of the unit. The write of block 3 must keep the unit.
 fn what_is_under_way_keeps_its_unit(give_up: bool, blocks: u64, hole: impl Fn(&Pool, &User) + Sync) {
     let (device, pool) = pool();
     let user = growing(&pool, "v");

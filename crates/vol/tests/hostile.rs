@@ -1,7 +1,7 @@
 //! Forged pools: opening one takes bounded memory and bounded work, or is refused (contract V18, V19).
 //!
-//! Owns the images. Work is measured by the operations that an opening needs, not by the clock; the test runner kills a
-//! test that hangs.
+//! Owns the images. Work is measured by the number of operations that an opening needs, not by the clock. The test
+//! runner kills a test that hangs.
 #![cfg(not(shuttle))]
 
 use crate::support::hostile::{copy, newest, set, set_in, volume};

@@ -1,4 +1,4 @@
-//! I/O that is in flight while its volume, or a relative of that, frees the space (contract V1, V17).
+//! I/O that is in flight while its volume, or a related volume, frees the space (contract V1, V17).
 //!
 //! Owns a slow device: a test maps an I/O as a ring does, changes volumes, and only then transfers the data.
 #![cfg(not(shuttle))]

@@ -413,7 +413,7 @@ fn used_twice() -> [(Vec<u8>, Vec<u8>); 2] {
     })
 }
 
-/// V31: a member that is an older copy of itself is refused, whichever it is, and `check` and a rescue report it.
+/// V31: a member that is an older copy of itself is refused, whichever member it is. `check` and a rescue report it.
 #[test]
 fn a_member_that_is_an_older_copy_is_refused() {
     let [(old_a, old_b), (a, b)] = used_twice();

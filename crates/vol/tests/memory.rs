@@ -15,8 +15,8 @@ use sheave_vol::{CreateOptions, Pool, Volume};
 use support::open;
 
 const UNIT: u64 = 1 << 16;
-/// Number of first writes, and of units that they are spread over: 16 units for each write, as with a million writes to
-/// a volume of 1 TiB.
+/// Number of first writes. The units that they are spread over are 16 times as many, as with a million writes to a
+/// volume of 1 TiB.
 const WRITES: u64 = 1 << 18;
 const UNITS: u64 = WRITES << 4;
 

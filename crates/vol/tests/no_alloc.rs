@@ -1,5 +1,5 @@
-//! Lookups of mapped ranges, unwritten space and holes allocate no memory, as the counting allocator of this program
-//! shows.
+//! Lookups of mapped ranges, unwritten space and holes allocate no memory. The counting allocator of this program
+//! proves it.
 #![cfg(not(shuttle))]
 
 mod support;

@@ -1,8 +1,8 @@
 //! Pools of earlier programs: each opens and has the data that was written to it (contract V18). Opening does not
 //! convert it; an upgrade does.
 //!
-//! Owns the images in `crates/vol/tests/pools`. The program of 22 November 2026 made them, before data had marks and
-//! metadata an account. An image consists of runs of 8-byte words: each run begins with a count, whose highest bit is
+//! Owns the images in `crates/vol/tests/pools`. The program of 22 November 2026 made them, when data had no marks yet
+//! and metadata no account. An image consists of runs of 8-byte words. Each run begins with a count; its highest bit is
 //! set for one word that is repeated.
 #![cfg(not(shuttle))]
 

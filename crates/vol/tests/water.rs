@@ -18,7 +18,7 @@ fn device(low_water: LowWater) -> Device {
     device
 }
 
-/// Writes units from `at` on as long as `go` returns true. Returns the first unit that was not written.
+/// Writes units from `at` on while `go` returns true. Returns the first unit that was not written.
 fn write_while(user: &User, mut at: u64, go: impl Fn(u64) -> bool) -> u64 {
     while go(at) {
         user.write(at * UNIT, &pattern(at, 4096)).expect("there is room");

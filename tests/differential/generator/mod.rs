@@ -1,4 +1,4 @@
-//! Makes programs from a seed: mostly valid operations in chains, about every fourth with an error.
+//! Makes programs from a seed: mostly valid operations in chains. About one in four has an error.
 //!
 //! Only programs with one right answer are generated (I2 of `program`): operations that may overlap in time never touch
 //! the same bytes; the target of a cancel is certainly pending or certainly absent; counted timeouts come first in
@@ -20,9 +20,9 @@ use timed::Pending;
 /// Features of the rings that will run a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The kernel's side is a block device, so that the end of the device can be tested.
+    /// True if the kernel's side is a block device, so that the end of the device can be tested.
     pub block_device: bool,
-    /// This process may use the realtime I/O class.
+    /// True if this process may use the realtime I/O class.
     pub realtime: bool,
 }
 
@@ -49,18 +49,18 @@ pub struct Generator {
     style: Style,
     program: Program,
     next_user_data: u64,
-    /// The ring has seen CQE_SKIP_SUCCESS.
+    /// True if the ring has seen CQE_SKIP_SUCCESS.
     skip_seen: bool,
-    /// The kernel is still draining, which lasts until a batch begins with a valid chain without a drain: until then it
-    /// issues late, counts from there, and lets everything wait for pending operations.
+    /// True while the kernel is still draining, which lasts until a batch begins with a valid chain without a drain.
+    /// Until then the kernel issues late, counts from there, and makes everything wait for pending operations.
     drain_lingers: bool,
-    /// A drained chain makes the kernel drain the next request too.
+    /// True if a drained chain makes the kernel drain the next request too.
     drain_next: bool,
     /// Timeouts that may still be pending.
     pending: Vec<Pending>,
-    /// An operation that is no longer in `pending` may be pending; only a cancel of everything clears it.
+    /// True if an operation that is no longer in `pending` may still be pending; only a cancel of everything clears it.
     maybe_pending: bool,
-    /// An operation has used the file's position, which is not 0 any more on Sheave.
+    /// True if an operation has used the file's position, which is then no longer 0 on Sheave.
     moved: bool,
     batch: Batch,
 }
@@ -78,7 +78,7 @@ struct Batch {
     chain_memory: Option<(u64, u64)>,
     drained: bool,
     has_long: bool,
-    /// The rest of this chain may run at any later time, so it must not touch data.
+    /// True if the rest of this chain may run at any later time, so that it must not touch data.
     chain_waits: bool,
     chain_has_drain: bool,
 }
@@ -129,8 +129,8 @@ impl Generator {
         }
     }
 
-    /// Makes chains of operations that complete within the submit, with success: the order of all their CQEs is the
-    /// kernel's. (The kernel posts the rest of a broken chain later than Sheave.)
+    /// Makes chains of operations that complete with success within the submit. All their CQEs come in the kernel's
+    /// order. (The kernel posts the rest of a broken chain later than Sheave.)
     fn instant_batch(&mut self) {
         for _ in 0..self.rng.between(2, 6) {
             let length = self.rng.between(1, 4) as usize;

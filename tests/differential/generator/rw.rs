@@ -137,7 +137,8 @@ impl Generator {
         true
     }
 
-    /// Cuts `len` into pieces of whole blocks with gaps between them, in any order, sometimes with empty ones.
+    /// Cuts `len` into pieces of whole blocks with gaps between them, in any order, sometimes with empty ones. Returns
+    /// false if there is no memory for them.
     fn vector_memory(&mut self, op: &mut Op, len: u64) -> bool {
         let blocks = len / BLOCK;
         let wanted = if self.rng.percent(95) { self.rng.between(1, 8) } else { self.rng.between(9, MAX_PIECES) };
@@ -163,7 +164,7 @@ impl Generator {
         true
     }
 
-    /// Sets fields that are ignored or allowed: the result must stay that of the plain operation.
+    /// Sets fields that are ignored or allowed: the result must equal the result of the plain operation.
     fn harmless_rw(&mut self, op: &mut Op) {
         match self.rng.below(40) {
             0 => {

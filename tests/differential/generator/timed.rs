@@ -8,7 +8,7 @@ use super::{Generator, Style};
 use crate::abi::{cancel, flag, op, timeout};
 use crate::program::{FdRef, Op, Word};
 
-/// Longer than any test runs.
+/// A number of seconds longer than any test runs.
 const LONG_SEC: i64 = 100_000;
 
 /// A timeout that is pending until a CANCEL or TIMEOUT_REMOVE names it.
@@ -17,7 +17,7 @@ pub(super) struct Pending {
     user_data: u64,
     /// User data of the LINK_TIMEOUT that guards it.
     guard: Option<u64>,
-    /// Ends by itself when enough CQEs were posted.
+    /// True if the timeout ends by itself when enough CQEs were posted.
     counted: bool,
     /// First batch in which a cancel may name it.
     ready: usize,

@@ -1,7 +1,7 @@
 //! The processor's cycle counter (x86-64 TSC) as a clock in ns.
 //!
-//! Owns the decision whether the counter can be trusted, its calibration, and the conversion. Does not own the use of
-//! the stamps.
+//! Owns the decision if the counter can be trusted, its calibration, and the conversion. Does not own the use of the
+//! stamps.
 //!
 //! * I1: used only where CPUID promises a constant rate in all power states, and the host kernel, which watches for
 //!   counters that differ between sockets, keeps its own time by it.
@@ -13,13 +13,13 @@
 
 use std::time::Duration;
 
-/// Fraction bits of `mult`, which are all its bits (I2).
+/// Number of fraction bits of `mult`, which are all its bits (I2).
 const SHIFT: u32 = 64;
 
 /// Time between the two readings of the calibration: a reading error of 100 ns then means 10 ppm.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// Repetitions of each reading, to find one that was not interrupted.
+/// Number of repetitions of each reading, to find one that was not interrupted.
 const READINGS: u32 = 16;
 
 /// Usable rates in cycles per second. `mult` has no room for slower ones, which are rare, and no processor is faster.

@@ -1,4 +1,4 @@
-//! The rings of a thread: a wait for a grace on the thread runs them meanwhile.
+//! The rings of a thread: a thread that waits for a grace runs its own rings meanwhile.
 //!
 //! Owns the list of a thread's objects that count I/O and can end it: a ring registers itself when it is made. A thread
 //! that writes asynchronously and then waits for these writes without reaping would wait for itself, so a wait

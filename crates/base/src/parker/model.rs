@@ -8,7 +8,7 @@ use crate::mpscq::MpscQueue;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::thread;
 
-/// Work of the wakers, written with Relaxed, so that only the parker orders it.
+/// Returns the work of the wakers, written with Relaxed, so that only the parker orders it.
 fn work(count: usize) -> Arc<Vec<AtomicU32>> {
     Arc::new((0..count).map(|_| AtomicU32::new(0)).collect())
 }

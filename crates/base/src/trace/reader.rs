@@ -21,7 +21,7 @@ const MARGIN: u64 = MAX_RUN as u64;
 /// Largest number of files that are read from a directory.
 const MAX_FILES: usize = 4096;
 
-/// Reason for which a trace cannot be read.
+/// Reason why a trace cannot be read.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// A system call failed.

@@ -37,12 +37,12 @@ pub struct TraceWriter {
     batch: usize,
     /// Time at which the first waiting request ended.
     since_ns: u64,
-    /// Number of entries since the start, and (`written`) of those that are in the file.
+    /// Number of entries since the start. `written` is the number of those that are in the file.
     head: u64,
     written: u64,
     /// Capacity in entries less one: a power of two less one.
     mask: u64,
-    /// Device slots of the ring whose device has a number, as a mask.
+    /// Mask of the device slots of the ring whose devices have a number.
     named: u64,
     /// Number in the file of the device in each slot. No number is given twice: a slot is reused when its device has
     /// gone, but the file still has entries of the old device.

@@ -36,7 +36,8 @@ use sheave_blk::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Time
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::{DoneList, Request, Rq, RqList, RqQueue, RqTable};
 
-/// Retry delay after a refusal of the lower queue when it holds no request whose end could trigger the retry.
+/// Delay before a request is offered again that the lower queue refused, if that queue holds no request whose end could
+/// trigger the retry.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// Decision about a request.
@@ -94,8 +95,8 @@ pub(super) struct FaultQueue {
     capacity: Capacity,
     faults: Faults,
     rng: Rng,
-    /// Misdirected requests move by a multiple of this many sectors, so that their distance to the boundaries in the
-    /// limits stays the same.
+    /// Unit of the distance by which a misdirected request moves, in sectors. The distance is a multiple of it, so the
+    /// request's distance to the boundaries in the limits stays the same.
     step: u64,
     slots: Box<[Slot]>,
     /// Number of slots with a change.
@@ -186,7 +187,7 @@ impl FaultQueue {
         })
     }
 
-    /// Changes a request that is sent down (H1).
+    /// Changes a request before it is sent down (H1).
     fn change(&mut self, rq: &mut Request, tag: u16, fate: Fate) {
         let change = match fate {
             Fate::Cut(bytes) => Change::Bytes(std::mem::replace(&mut rq.bytes, bytes)),

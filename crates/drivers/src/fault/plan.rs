@@ -100,10 +100,10 @@ impl FaultOps {
 pub struct FaultPlan {
     /// Seed of all random decisions.
     pub seed: u64,
-    /// Time by which a delayed request reaches the device late.
+    /// Delay of a delayed request.
     pub delay_time: Duration,
     pub ops: FaultOps,
-    /// Time after which a stuck request times out; that of the device below if `None`.
+    /// Time after which a stuck request times out. `None` selects the timeout of the device below.
     pub timeout: Option<Duration>,
     /// Rate of each kind, by its value, among the requests to which it can happen; see [`FaultPlan::with`].
     pub rates: [f64; NR_FAULTS],
@@ -247,7 +247,7 @@ mod tests {
         drawn.iter().filter(|&&have| have == Some(kind)).count() as f64 / drawn.len() as f64
     }
 
-    /// A plan in which every kind has a rate of its own.
+    /// Returns a plan in which every kind has a rate of its own.
     fn all_kinds() -> FaultPlan {
         let rates = [0.02, 0.03, 0.05, 0.07, 0.3, 0.11, 0.13];
         FaultKind::ALL.into_iter().zip(rates).fold(FaultPlan::new(1), |plan, (kind, rate)| plan.with(kind, rate))

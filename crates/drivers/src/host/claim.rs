@@ -1,5 +1,5 @@
 //! Locks on a file or block device that other processes see: flock, and on a block device also O_EXCL, which prevents a
-//! mount. They cover every other way to the same bytes that `overlap` finds.
+//! mount. They cover every other path to the same bytes that `overlap` finds.
 //!
 //! The locks are on open files of their own, so that they end with the claim and not with the last ring, and so that a
 //! second opening in the same process is refused like one in another. `holder` finds the process that has a lock.
@@ -127,18 +127,19 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
     }
 }
 
-/// Excludes QEMU, which ignores flock: it locks one byte for each kind of access that it makes to an image, and one for
-/// each that it forbids to others. This takes the same locks, and checks those of others. Skipped on network file
-/// systems, where the server treats this process's own flock as such a lock, and on file systems without such locks.
+/// Excludes QEMU, which ignores flock. QEMU locks one byte for each kind of access that it makes to an image, and one
+/// byte for each kind that it forbids to others. This function takes the same locks, and checks the locks of others.
+/// Skipped on network file systems, where the server treats this process's own flock as such a lock, and on file
+/// systems without such locks.
 fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Result<(), DeviceError> {
-    /// First byte of the locks for own accesses, and of those for forbidden ones.
+    /// First byte of the locks for own accesses, and first byte of the locks for forbidden accesses.
     const DOES: i64 = 100;
     const FORBIDS: i64 = 200;
-    /// Consistent reads; writes; writes of the same content; changes of the size.
+    /// Kinds of access: consistent reads, writes, writes of the same content, changes of the size.
     const ALL: [i64; 4] = [0, 1, 2, 3];
-    /// The accesses that a reader makes, and those that it forbids. An owner makes and forbids all.
+    /// Kinds of access that a reader makes, and kinds that it forbids. An owner makes and forbids all kinds.
     const READER: ([i64; 1], [i64; 2]) = ([0], [1, 3]);
-    /// NFS, and three kinds of SMB.
+    /// Numbers of remote file systems: NFS, and three kinds of SMB.
     const REMOTE: [u32; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
     if rustix::fs::fstatfs(lock).is_ok_and(|found| REMOTE.contains(&(found.f_type as u32))) {
         return Ok(());

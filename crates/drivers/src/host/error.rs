@@ -36,7 +36,7 @@ pub enum HostErrorKind {
     Other,
 }
 
-/// Reason for which a path cannot be used as a device.
+/// Reason why a path cannot be used as a device.
 #[derive(Debug)]
 pub struct HostError {
     kind: HostErrorKind,

@@ -30,15 +30,16 @@ pub(super) fn holder_of(file: &File) -> Option<u32> {
     look_for_holder(|| fs::read_to_string("/proc/locks").ok(), dev, meta.ino())
 }
 
-/// The kernel returns the list page by page and counts lines, so a lock released between two pages makes a later one
-/// disappear from a reading: a single reading without the lock proves nothing.
+/// Finds the holder in several readings of the list. The kernel returns the list page by page and counts lines, so a
+/// lock released between two pages makes a later lock disappear from a reading. A single reading without the lock
+/// proves nothing.
 pub(super) fn look_for_holder(read: impl FnMut() -> Option<String>, dev: (u32, u32), inode: u64) -> Option<u32> {
     std::iter::from_fn(read).take(LOOKS).find_map(|text| find_holder(&text, dev, inode))
 }
 
-/// Lines have the form `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`, with device numbers in hexadecimal; `->`
-/// marks a waiting lock. Some file systems (btrfs, overlayfs) show another device there than in the metadata of files:
-/// then the inode alone must match.
+/// Returns the process that holds the lock on this file. Lines have the form `1: FLOCK ADVISORY WRITE PID
+/// MAJOR:MINOR:INODE 0 EOF`, with device numbers in hexadecimal; `->` marks a waiting lock. Some file systems (btrfs,
+/// overlayfs) show another device there than in the metadata of files. In that case only the inode must match.
 fn find_holder(text: &str, dev: (u32, u32), inode: u64) -> Option<u32> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

@@ -53,13 +53,13 @@ use sheave_kring::{KernelRing, KringError, KringOpts, MAX_RW_BYTES, MAX_SEGMENTS
 use sync::SyncQueue;
 use workers::Workers;
 
-/// Longest read or write: long enough that a large one goes to the kernel whole.
+/// Largest number of bytes of a read or write. It is large enough that most requests go to the kernel whole.
 const MAX_IO_BYTES: u32 = 16 << 20;
-/// Longest discard: frees extents, takes little time.
+/// Largest number of bytes of a discard. A discard only frees extents, and takes little time.
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
-/// Longest write-zeroes: some file systems and devices write the zeroes.
+/// Largest number of bytes of a write-zeroes. Some file systems and devices write the zeroes.
 const MAX_ZERO_BYTES: u32 = 128 << 20;
-/// Default of the requests in flight on one ring.
+/// Default number of requests in flight on one ring.
 const DEFAULT_DEPTH: u16 = 256;
 
 const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of the kernel ring carries a request");
@@ -69,7 +69,7 @@ const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of t
 pub struct Host {
     shared: Arc<HostShared>,
     workers: Arc<Workers>,
-    /// Engine in the spec; `None` uses the kernel ring if there may be one.
+    /// Engine that the spec names. `None` uses the kernel ring if the process may have one.
     engine: Option<Engine>,
     block: u32,
     depth: u16,
@@ -111,10 +111,10 @@ pub fn usual_engine() -> Engine {
     }
 }
 
-/// Returns true if the reason for which there is no kernel ring calls for the other engine: the kernel, a sandbox or a
-/// limit gives this process none. False if file descriptors ran out: the files of the other engine would fail next, and
-/// a process that merely started with too low a limit would stay slow. False if the ring is to poll, because that was
-/// requested.
+/// Returns true if there is no kernel ring for a reason that calls for the other engine: the kernel, a sandbox or a
+/// limit gives this process none. Returns false if file descriptors ran out: the files of the other engine would fail
+/// next, and a process that merely started with too low a limit would stay slow. Returns false if the ring is to poll,
+/// because that was requested.
 fn needs_sync(error: &KringError) -> bool {
     use KringError as K;
     match error {

@@ -1,8 +1,8 @@
 //! Opening a path of the host as a device: a regular file (created and enlarged on request) or a block device.
 //!
-//! Owns the rules: opening never truncates or overwrites anything. A property that cannot be had is an error with its
-//! fix if it was demanded, and one notice if it was only preferred. The abilities of the file or device come from
-//! `probe`.
+//! Owns the rules. Opening never truncates or overwrites anything. If a property is not available, the result is an
+//! error with its fix if the property was demanded, and one notice if it was only preferred. The abilities of the file
+//! or device come from `probe`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -36,9 +36,9 @@ pub struct HostOpts {
     pub size: Option<u64>,
     /// Choice about O_DIRECT.
     pub direct: Direct,
-    /// Writes are refused.
+    /// True to refuse writes.
     pub readonly: bool,
-    /// Every write is durable when it completes (O_DSYNC).
+    /// True to make every write durable before it completes (O_DSYNC).
     pub sync: bool,
 }
 

@@ -11,15 +11,15 @@
 //! - O2: a node that shares bytes for certain, but cannot be named or opened, is `hidden`: an owner is refused. Exempt
 //!   are nodes that the kernel itself keeps apart with O_EXCL: a partition and its disk, and the devices below device
 //!   mapper and md.
-//! - O3: the nodes have the same order whichever of them the search began with, so that of two processes that begin at
-//!   the same moment one gets all of them.
+//! - O3: the nodes have the same order, whichever node the search began with. So if two processes begin at the same
+//!   moment, one of them gets all nodes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Most nodes that are followed from one device: more than any real stack has.
+/// Largest number of nodes that are followed from one device: more than any real stack has.
 const MOST_NODES: usize = 4096;
 
 /// A file or block device, identified by numbers that are the same in all processes.
@@ -70,7 +70,7 @@ pub(super) struct Found {
 /// All nodes that share bytes with a device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Overlaps {
-    /// In the order of locking (O3).
+    /// Nodes in the order of locking (O3).
     pub(super) found: Vec<Found>,
     /// Names of nodes that exist for certain, but cannot be opened by name (O2).
     pub(super) hidden: Vec<String>,
@@ -353,8 +353,8 @@ impl Sys {
         entries.flatten().filter_map(twin_of).collect()
     }
 
-    /// Returns the world-wide name of a disk: NVMe has it beside the disk, SCSI with its device. `None` for names that
-    /// are unique to a maker only, and for names of zeroes.
+    /// Returns the world-wide name of a disk. NVMe stores it in the directory of the disk, SCSI in that of its device.
+    /// Returns `None` for names that are unique to a maker only, and for names of zeroes.
     fn world_wide_name(&self, directory: &Path) -> Option<String> {
         let read = |place: &str| fs::read_to_string(directory.join(place)).ok();
         let text = read("wwid").or_else(|| read("device/wwid"))?.trim().to_owned();
@@ -376,7 +376,7 @@ mod tests {
         sys: Sys,
     }
 
-    /// A status function for loop devices that cannot be opened, so that paths must suffice.
+    /// Returns a status function for loop devices that cannot be opened, so that paths must suffice.
     fn closed(_: &Path) -> Option<Node> {
         None
     }
@@ -426,7 +426,7 @@ mod tests {
             self
         }
 
-        /// A file that exists, outside of the simulated machine.
+        /// Returns a file that exists, outside of the simulated machine.
         fn file(&self, name: &str) -> (Node, PathBuf) {
             let path = self.dir.path().join(name);
             fs::write(&path, "bytes").expect("written");

@@ -1,7 +1,7 @@
 //! Abilities of an opened file or block device: size, alignment of direct I/O, discard, polling, cache.
 //!
-//! Owns the queries to the kernel (statx, block ioctls, sysfs, trial calls that touch no data). Every query has a safe
-//! default, so that only that of the size can fail. Called by `open`, once per device.
+//! Owns the queries to the kernel (statx, block ioctls, sysfs, trial calls that touch no data). Every query but the one
+//! for the size has a safe default, so only that one can fail. Called by `open`, once per device.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 
 /// Smallest block of any device.
 pub(super) const MIN_BLOCK: u32 = 512;
-/// Alignment if it cannot be determined: right for every known disk.
+/// Alignment that is used if the real one cannot be determined: right for every known disk.
 const SAFE_BLOCK: u32 = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,22 +32,24 @@ pub struct Caps {
     pub kind: FileKind,
     /// Offsets and lengths are multiples of this many bytes.
     pub logical_block: u32,
-    /// Writes of multiples of this many bytes need no read-modify-write below.
+    /// Block size of the medium: writes of multiples of this many bytes need no read-modify-write below.
     pub physical_block: u32,
     /// Alignment of the memory of direct I/O in bytes; 1 if buffered.
     pub dma_alignment: u32,
-    /// Direct writes with RWF_ATOMIC of up to this many bytes, a power of two and aligned to it, are never torn; 0 if
-    /// there is no such guarantee. Says nothing about durability.
+    /// Largest number of bytes of a direct write with RWF_ATOMIC that is never torn. The number is a power of two, and
+    /// the write must be aligned to its length. It is 0 if there is no such guarantee. It implies nothing about
+    /// durability.
     pub atomic_write: u32,
-    /// PUNCH_HOLE gives space back.
+    /// True if PUNCH_HOLE frees space.
     pub discard: bool,
-    /// ZERO_RANGE zeroes without writing data.
+    /// True if ZERO_RANGE zeroes without writing data.
     pub zero_range: bool,
-    /// The disk has queues to poll.
+    /// True if the disk has queues to poll.
     pub iopoll: bool,
-    /// Writes may be lost until a flush.
+    /// True if writes may be lost until a flush.
     pub volatile_cache: bool,
-    /// RWF_DSYNC on a write is a single command to the disk (for a file: if it overwrites), not a write and a flush.
+    /// True if RWF_DSYNC on a write is a single command to the disk (for a file: if the write overwrites data), and not
+    /// a write and a flush.
     pub fua_native: bool,
 }
 
@@ -164,7 +166,7 @@ fn tried_alignment(file: &File, size: u64) -> Option<Alignment> {
     None
 }
 
-/// Returns the bytes of the block below which a write costs a read.
+/// Returns the number of bytes of a physical block: a write of a part of it also needs a read.
 pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -> u32 {
     let block = match kind {
         FileKind::Block => rustix::fs::ioctl_blkpbszget(file).unwrap_or(SAFE_BLOCK),
@@ -176,14 +178,14 @@ pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -
 /// Results of `space_ops` by file system, for a process that has sandboxed itself: it can no longer create a scratch
 /// file, but still opens files.
 static KNOWN: Mutex<BTreeMap<u64, (bool, bool)>> = Mutex::new(BTreeMap::new());
-/// Most file systems that are remembered.
+/// Largest number of file systems that are remembered.
 const MOST_KNOWN: usize = 256;
 
 fn known(file_system: u64) -> Option<(bool, bool)> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&file_system).copied()
 }
 
-/// Tries whether (PUNCH_HOLE, ZERO_RANGE) work.
+/// Tests whether PUNCH_HOLE and ZERO_RANGE work, and returns both results.
 pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata) -> (bool, bool) {
     match kind {
         // On a block device both are the command "write zeroes", or else the kernel writes the zeroes.

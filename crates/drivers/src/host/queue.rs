@@ -261,7 +261,7 @@ impl HostQueue {
         self.prep(tag, rqs, kring, env.hctx)
     }
 
-    /// Handles a request that is no plain read or write. Returns it if it is for the kernel ring after all.
+    /// Handles a request that is not a plain read or write. Returns the request if the kernel ring must execute it.
     #[cold]
     fn divert(&mut self, rq: Rq, rqs: &mut RqTable<'_>, done: &mut DoneList) -> Option<Rq> {
         let request = rqs.get_mut(&rq);

@@ -41,7 +41,7 @@ pub(super) enum Verdict {
 
 const TIMED_OUT: u8 = 1 << 0;
 const SYNCS: u8 = 1 << 1;
-/// Set in the bits of every progress, so that they are never 0, the value for the plain first path.
+/// Bit that is set in every progress, so that a progress is never 0, the value for the plain first path.
 const SPECIAL: u8 = 1 << 2;
 
 /// Progress of a request that is not on the plain path; fits into `Request::private`.
@@ -77,7 +77,7 @@ impl Progress {
         Zeroing::from_u8(self.zeroing)
     }
 
-    /// Returns true in the last step: an fsync that makes a `fallocate` durable.
+    /// Returns true in the last step, which is an fsync that makes a `fallocate` durable.
     pub(super) fn syncs(self) -> bool {
         self.flags & SYNCS != 0
     }
@@ -88,13 +88,13 @@ impl Progress {
     }
 }
 
-/// State that a verdict depends on, beside the request.
+/// State that a verdict depends on, in addition to the request.
 pub(super) struct Judge<'a> {
     pub(super) shared: &'a HostShared,
     pub(super) capacity: &'a Capacity,
     /// Bytes of the device's logical block.
     pub(super) block: u32,
-    /// The hardware queue shuts down.
+    /// True if the hardware queue shuts down.
     pub(super) ending: bool,
 }
 

@@ -24,7 +24,7 @@ use sheave_blk::request::Request;
 pub(super) const ZEROES_BYTES: usize = 64 << 10;
 /// Alignment of the zeroes, enough for direct I/O on any device.
 const ZEROES_ALIGN: usize = 4096;
-/// Most notices kept: later ones would add nothing new.
+/// Largest number of notices kept: later ones would add nothing new.
 const MAX_NOTICES: usize = 32;
 
 /// Way of zeroing a range, the best first.
@@ -33,7 +33,7 @@ const MAX_NOTICES: usize = 32;
 pub(super) enum Zeroing {
     /// `fallocate` keeps the space and marks it as zeroes (or the device or the kernel writes them).
     ZeroRange = 0,
-    /// `fallocate` gives the space back; a hole reads as zeroes.
+    /// `fallocate` frees the space; a hole reads as zeroes.
     PunchHole = 1,
     /// Zeroes are written.
     Write = 2,
@@ -54,7 +54,7 @@ pub(super) struct HostShared {
     pub(super) file: HostFile,
     zeroing: AtomicU8,
     zeroes: OnceLock<Option<Buf>>,
-    /// The file was found shorter than the device at least once.
+    /// True if the file was found shorter than the device at least once.
     has_shrunk: AtomicBool,
     notices: Mutex<Vec<String>>,
 }

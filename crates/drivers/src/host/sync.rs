@@ -1,9 +1,9 @@
 //! Hardware queue of one ring for a file of the host without io_uring: by blocking system calls.
 //!
 //! Owns the choice of the thread that makes the calls. Requests that the page cache can serve without blocking are done
-//! at once on the ring's thread; all others go to the file's threads (`workers`), and their end comes back like that of
-//! any remote completion. A ring whose thread may block, such as a worker's, makes all calls itself. Results and rules
-//! are the same as with a kernel ring: the calls are in `calls`, and `recover` judges them for both.
+//! at once on the ring's thread. All others go to the file's threads (`workers`), and end like any remote completion. A
+//! ring whose thread may block, such as a worker's ring, makes all calls itself. Results and rules are the same as with
+//! a kernel ring: the calls are in `calls`, and `recover` judges them for both.
 //!
 //! Invariants:
 //! - I1: a request has at most one call under way, and `vecs[tag]` changes only when there is none.

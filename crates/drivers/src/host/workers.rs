@@ -1,14 +1,14 @@
 //! Threads that execute requests of a file by blocking system calls.
 //!
-//! All requests of the sync engine go to them, and so do flushes, discards and write-zeroes of a kernel ring that
-//! polls, which cannot do them. All rings that use the file share its threads. Owns the threads and the queue; the
-//! calls are in `calls`.
+//! All requests of the sync engine go to these threads. Flushes, discards and write-zeroes of a kernel ring that polls
+//! go to them too, because such a ring cannot do them. All rings that use the file share its threads. Owns the threads
+//! and the queue; the calls are in `calls`.
 //!
-//! A thread is started when a request finds none that sleeps, up to [`MOST_THREADS`], and ends after [`LINGER`] without
-//! work. One sleeping thread is woken at a time, and wakes the next one if more work waits after it has taken its own:
-//! so threads that finish a request in the meantime take the waiting work, and no wake-up is paid for it. Writes into
-//! the page cache take one lock of the file: they are executed one at a time, in order, so that no second thread waits
-//! for that lock.
+//! A thread is started when a request finds no sleeping thread, up to [`MOST_THREADS`], and ends after [`LINGER`]
+//! without work. One sleeping thread is woken at a time. It wakes the next one if more work waits after it has taken
+//! its own. Threads that finish a request in the meantime take the waiting work, which saves a wake-up. Writes into the
+//! page cache take one lock of the file: they are executed one at a time, in order, so that no second thread waits for
+//! that lock.
 //!
 //! Invariants:
 //! - W1: a request that was sent ends once: a thread executes it, or its queue takes it back before one has begun.
@@ -70,15 +70,16 @@ struct State {
     writing: bool,
     /// Capacity that the rings need (W4).
     room: usize,
-    /// Requests sent whose end the rings had not seen at their last send: an upper bound on useful threads.
+    /// Number of requests sent whose end the rings had not seen at their last send. It bounds the number of useful
+    /// threads.
     in_flight: usize,
-    /// Threads, including those that are being started.
+    /// Number of threads, including those that are being started.
     threads: usize,
-    /// Threads that sleep and were not woken.
+    /// Number of threads that sleep and were not woken.
     idle: usize,
-    /// Threads that were woken and have not checked for work yet.
+    /// Number of threads that were woken and have not checked for work yet.
     signalled: usize,
-    /// Threads that were started and have not checked for work yet.
+    /// Number of threads that were started and have not checked for work yet.
     starting: usize,
     closing: bool,
 }
@@ -97,7 +98,7 @@ struct Origin {
     capacity: Capacity,
     block: u32,
     ending: AtomicBool,
-    /// Requests sent and not ended. Only changed while `state` is locked.
+    /// Number of requests sent and not ended. Only changed while `state` is locked.
     out: AtomicU32,
 }
 
@@ -108,9 +109,9 @@ pub(super) struct Way {
     of: Arc<Origin>,
     remote: Remote,
     room: usize,
-    /// Requests whose end the ring has not seen.
+    /// Number of requests whose end the ring has not seen.
     held: u32,
-    /// Requests whose end the ring has seen since its last send.
+    /// Number of requests whose end the ring has seen since its last send.
     seen: u32,
     /// Requests of the next send.
     batch: Vec<Job>,
@@ -214,8 +215,8 @@ impl Crew {
         }
     }
 
-    /// Handles that a thread could not be started. If there is none at all, waiting requests end with ENOMEM, and the
-    /// caller may retry.
+    /// Called when a thread could not be started. If there is no thread at all, waiting requests end with ENOMEM, and
+    /// the caller may retry.
     fn no_thread(&self) {
         let mut state = self.lock();
         state.threads -= 1;
@@ -234,7 +235,8 @@ impl State {
         !self.jobs.is_empty() || (!self.writing && !self.writes.is_empty())
     }
 
-    /// Takes the next request for a thread, or several of the serialised writes. Returns true for those.
+    /// Takes the next request for a thread, or several of the serialised writes. Returns true if it took serialised
+    /// writes.
     fn take(&mut self, into: &mut Vec<Job>) -> bool {
         if !self.writing && !self.writes.is_empty() {
             self.writing = true;
@@ -254,7 +256,7 @@ impl State {
         wakes
     }
 
-    /// Queued jobs beyond those that woken or starting threads will take.
+    /// Returns the number of queued jobs beyond those that woken or starting threads will take.
     fn without_thread(&self) -> usize {
         let writer = usize::from(!self.writing && !self.writes.is_empty());
         (self.jobs.len() + writer).saturating_sub(self.signalled + self.starting)
@@ -302,7 +304,7 @@ impl Way {
         Way { workers, of, remote: open.remote.clone(), room, held: 0, seen: 0, batch, writes }
     }
 
-    /// Adds a request to the next send; `one_at_a_time` for a write into the page cache.
+    /// Adds a request to the next send. `one_at_a_time` is true for a write into the page cache.
     pub(super) fn add(&mut self, rq: Rq, ask: Ask, one_at_a_time: bool) {
         let job = Job { ask, rq: self.remote.send_out(rq), of: Arc::clone(&self.of) };
         if one_at_a_time { &mut self.writes } else { &mut self.batch }.push(job);

@@ -1,8 +1,8 @@
 //! `null:keep=SIZE`: the first bytes are kept in memory, all others are discarded as usual.
 //!
-//! For measurements that need a small part of the device to keep its data: a pool whose superblocks and journal are in
-//! the kept part, and whose data is discarded. Owns the split between the two. The memory is that of a ram device;
-//! size, limits and capabilities are those of the null device that this one replaces.
+//! For measurements that need a small part of the device to keep its data, such as a pool whose superblocks and journal
+//! are in the kept part, and whose data is discarded. Owns the split between the two parts. The memory is that of a ram
+//! device. Size, limits and capabilities are those of the null device that this one replaces.
 //!
 //! Invariant I1: a request that begins in the kept part is executed there completely, because the region is larger than
 //! the kept part by the longest request. A request that begins behind the kept part ends at once.

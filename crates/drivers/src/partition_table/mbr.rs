@@ -1,4 +1,4 @@
-//! The MBR: four partitions, of which one may be a container of a chain of logical partitions.
+//! The MBR: four partitions, one of which may be a container of a chain of logical partitions.
 //!
 //! Owns the layout of the block. Keeps the invariants of the parent.
 

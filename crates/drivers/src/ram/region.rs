@@ -35,7 +35,7 @@ const SECTOR: usize = 1 << SECTOR_SHIFT;
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Sectors of a request that are prefetched; after these the processor's own prefetcher continues.
+/// Number of sectors of a request that are prefetched; after these the processor's own prefetcher continues.
 const PREFETCH_SECTORS: usize = 2;
 
 /// The bytes of the device.
@@ -101,7 +101,7 @@ impl Region {
         }
     }
 
-    /// Copies bytes from `pos` on; returns false if they are not all inside the region.
+    /// Copies bytes from `pos` on into `into`. Returns false if they are not all inside the region.
     #[inline]
     pub(crate) fn read(&self, pos: u64, into: &mut [u8]) -> bool {
         let size = self.sectors << SECTOR_SHIFT;

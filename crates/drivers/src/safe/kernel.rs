@@ -17,7 +17,7 @@ use super::ops::{OpToken, Ops, What};
 use super::request::{Polled, Refused, RequestId};
 use super::table::held_slot;
 
-/// A driver's needs on the kernel ring of each ring that attaches it.
+/// Resources that a driver needs on the kernel ring of each ring that attaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelUse {
     pub(super) operations: u16,
@@ -95,8 +95,8 @@ pub struct OpEnd<'a> {
 }
 
 impl Polled<'_> {
-    /// Has the driver polled whenever this descriptor is readable, has failed, or its peer has closed, until the watch
-    /// is [cancelled](Polled::cancel). If the driver leaves the descriptor readable, it is polled again at once.
+    /// Requests polls of the driver whenever this descriptor is readable, has failed, or its peer has closed, until the
+    /// watch is [cancelled](Polled::cancel). If the driver leaves the descriptor readable, it is polled again at once.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@
 //! |---|---|
 //! | never ends a request | it ends as timed out when it is overdue |
 //! | panics | its requests, and all that come, end as an I/O error; it is not called again |
-//! | ends a request that has children | it ends when they have |
+//! | ends a request that has children | the request ends when its children have ended |
 //! | names memory beyond its request's, or of the wrong direction | [`Refused`], and nothing is copied or sent |
 //! | names a device below that does not exist | the child ends as invalid |
 //! | blocks | its ring blocks, which the adapter cannot prevent |

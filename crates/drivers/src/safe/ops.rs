@@ -13,10 +13,10 @@
 //!
 //! Invariants:
 //! - O1: the data of a slot is changed and dropped only while the kernel does not have its operation.
-//! - O2: the user data of an operation names its slot and the slot's generation; so do cancellations, and the token of
-//!   the driver. A wrong generation is ignored.
-//! - O3: each operation ends once, with the CQE that says that no more will come, or before the kernel had it; until
-//!   then the requests that it holds do not end.
+//! - O2: the user data of an operation contains its slot and the slot's generation. The same is true of cancellations,
+//!   and of the token of the driver. A wrong generation is ignored.
+//! - O3: each operation ends once: with the CQE that announces no further one, or before the kernel had it. Until then
+//!   the requests that it holds do not end.
 //! - O4: at most as many slots are in use as the driver requested.
 #![allow(unsafe_code)] // Prepares operations that name memory.
 
@@ -53,15 +53,16 @@ pub(super) enum What {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpState {
-    /// Without an operation.
+    /// The slot has no operation.
     Free,
-    /// In the list `unsent`.
+    /// The operation is in the list `unsent`.
     Unsent,
-    /// Prepared, or taken by the kernel.
+    /// The operation is prepared, or taken by the kernel.
     InKernel,
     /// A watch whose event came, and for which the driver has not been polled yet.
     Fired,
-    /// Ended before the kernel had it, or released by it; ends as cancelled with the next call of the driver.
+    /// The operation ended before the kernel had it, or the kernel has released it. It ends as cancelled with the next
+    /// call of the driver.
     Aborted,
 }
 
@@ -101,11 +102,11 @@ pub(super) struct Ops {
     aborted: VecDeque<u16>,
     in_kernel: u32,
     fired: u32,
-    /// Operations whose cancellation found the submission queue full.
+    /// Number of operations whose cancellation found the submission queue full.
     uncancelled: u32,
     /// Group id of the receive buffers, if there are any.
     pub(super) group: Option<u16>,
-    /// Simulates a full submission queue.
+    /// True to simulate a full submission queue.
     #[cfg(test)]
     pub(super) refuse: bool,
 }

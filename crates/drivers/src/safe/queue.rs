@@ -137,10 +137,10 @@ struct AdapterQueue {
     key: u64,
     slots: Box<[Slot]>,
     children: Children,
-    /// Tags and statuses of requests that have ended and are not in the `DoneList` yet.
+    /// Tag and status of each request that has ended and is not in the `DoneList` yet.
     settled: Vec<(u16, Status)>,
     held: u32,
-    /// Requests that have arrived so far (Q4).
+    /// Number of requests that have arrived so far (Q4).
     uses: u64,
     lower: Option<Lower>,
     /// Operations on the kernel ring, if the driver requested it.

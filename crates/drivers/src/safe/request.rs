@@ -1,7 +1,7 @@
 //! A request as a driver without unsafe code sees it during a call.
 //!
-//! Owns the checks: ranges lie within the request; the memory of a read is only written to and that of a write only
-//! read; memory that a child uses is not copied to. Does not own the end of a request (`queue`).
+//! Owns the checks. Ranges lie within the request. The memory of a read is only written to, and the memory of a write
+//! only read. Memory that a child uses is not copied to. Does not own the end of a request (`queue`).
 //!
 //! Invariants:
 //! - R1: a [`Request`] is held by the queue, so its memory is valid.
@@ -38,14 +38,14 @@ impl RequestId {
     }
 }
 
-/// Reason for which nothing was copied or sent.
+/// Reason why nothing was copied or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// The range is not within the request.
     #[error("the range is not within the request's memory")]
     OutOfRange,
-    /// The memory of a write may only be read, that of a read only written.
+    /// The direction is wrong: the memory of a write may only be read, and the memory of a read only written.
     #[error("the request's memory goes the other way: a read's is written to, a write's is read")]
     Direction,
     /// A child uses the memory.
@@ -66,7 +66,7 @@ pub enum Refused {
     Ended,
 }
 
-/// Most children of one request at a time.
+/// Largest number of children of one request at a time.
 pub const MAX_CHILDREN: u32 = 1024;
 
 /// The memory of a child.

@@ -21,7 +21,7 @@ use crate::open_device;
 
 const BLOCK: usize = 4096;
 
-/// Longer than any step of a test takes.
+/// A time longer than any step of a test takes.
 const LONG: Duration = Duration::from_secs(20);
 
 /// A ring with memory of its own, which waits for all that it sends.

@@ -47,9 +47,9 @@ pub trait SafeDriver: Debug + Send + Sync + 'static {
         Ok(Claim::nothing())
     }
 
-    /// Returns the known extents of the content from byte `from` on, contiguous, at most some thousands. Empty if
-    /// nothing is known: a copy of the device then reads the rest. Called by the threads of copies, never by a ring;
-    /// may block for as long as a request may take.
+    /// Returns the known extents of the content from byte `from` on. They are contiguous, and at most some thousands.
+    /// Returns no extents if nothing is known: a copy of the device then reads the rest. Called by the threads of
+    /// copies, never by a ring; may block for as long as a request may take.
     ///
     /// # Errors
     ///
@@ -75,11 +75,11 @@ pub enum Step {
     Wait,
 }
 
-/// Event that a queue waits for beside the devices below.
+/// Event that a queue waits for besides the devices below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitsFor {
-    /// None: its requests wait for their children.
+    /// No event: its requests wait for their children.
     Nothing,
     /// A poll would make progress now.
     Now,
@@ -141,7 +141,8 @@ pub struct Open {
 }
 
 impl Open {
-    /// Returns the most requests that the queue has at a time: [`RequestId::slot`](super::RequestId::slot) is below it.
+    /// Returns the largest number of requests that the queue has at a time: [`RequestId::slot`](super::RequestId::slot)
+    /// is below it.
     pub fn depth(&self) -> usize {
         usize::from(self.depth) + 1
     }
@@ -151,7 +152,7 @@ impl Open {
         self.lower
     }
 
-    /// Returns a handle with which another thread has the ring poll this queue.
+    /// Returns a handle with which another thread requests a poll of this queue.
     pub fn waker(&self) -> Waker {
         Waker(self.remote.clone())
     }
@@ -162,7 +163,7 @@ impl Open {
 pub struct Waker(Remote);
 
 impl Waker {
-    /// Has the ring poll soon, even if it sleeps. Data for the poll must be in place before the call.
+    /// Requests a poll of the ring soon, even if the ring sleeps. Data for the poll must be in place before the call.
     pub fn wake(&self) {
         self.0.wake();
     }

@@ -17,8 +17,8 @@ use crate::mapping::Mapping;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// The file looks at the memory: [`end_summed`] on the ring's thread, or [`end_summed_blocking`] where it may block
-    /// if that returns `None`; then [`summed`].
+    /// The file processes the memory: [`end_summed`] on the ring's thread, or [`end_summed_blocking`] where it may
+    /// block if [`end_summed`] returns `None`; then [`summed`].
     Sum,
     /// The file's completion work: [`end_write`], where it may block; then [`worked`].
     Work,
@@ -38,7 +38,8 @@ pub enum Synced {
     Flush,
 }
 
-/// Ends one bio of the kiocb. Returns true when that was the last reference: then the kiocb completes as its plan says.
+/// Ends one bio of the kiocb. Returns true if that was the last reference: the kiocb then completes according to its
+/// plan.
 #[inline(always)]
 pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
     if !status.is_ok() {

@@ -5,9 +5,10 @@
 //! data and are adjacent on the device. Nothing is allocated once the [`Scratch`] has grown.
 //!
 //! Invariants:
-//! - I1: the mappings of a file are checked: one at another position than requested, an empty one, one without space
-//!   for a writer, or one outside of the device or its blocks fails the I/O with `-EIO`.
-//! - I2: [`Scratch::pieces`] returns what was sent: cut at the end of the I/O, and short when bios ran out.
+//! - I1: the mappings of a file are checked. The I/O fails with `-EIO` if one is at another position than requested, is
+//!   empty, has no space for a writer, or lies outside of the device or its blocks.
+//! - I2: [`Scratch::pieces`] returns the mappings of what was sent: cut at the end of the I/O, and fewer if bios ran
+//!   out.
 
 use sheave_base::status::Status;
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};

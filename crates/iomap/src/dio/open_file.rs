@@ -30,13 +30,13 @@ struct SlowIos {
     usual: Usual,
 }
 
-/// A slow I/O, or several equal ones that ended together, for [`OpenFile::keep_slow`].
+/// A slow I/O, or several equal ones that ended together. Argument of [`OpenFile::keep_slow`].
 #[derive(Clone, Copy, Debug)]
 pub struct SlowRunOf {
     pub kind: IoKind,
-    /// Place of the first of them.
+    /// Place of the first I/O.
     pub place: Place,
-    /// Bytes of each.
+    /// Number of bytes of each I/O.
     pub len: u32,
     /// Number of I/Os.
     pub ios: u32,
@@ -70,8 +70,8 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// Looks up what does not change while the file is attached. I/O is counted in the ring's group and in the file's
-    /// group, or not at all if `ring` is `None`.
+    /// Looks up what does not change while the file is attached. I/O is counted in the group of the ring and in that of
+    /// the file, or not at all if `ring` is `None`.
     pub fn new(file: Arc<dyn File>, bdev: u16, io: &IoCtx, ring: Option<&RingIo>) -> OpenFile {
         let device = file.device().clone();
         let (limits, caps) = (device.limits(), device.capabilities());
@@ -172,7 +172,7 @@ impl OpenFile {
         self.block_mask
     }
 
-    /// Returns the alignment of offset and length, and that of the memory's address, in bytes.
+    /// Returns two alignments in bytes: of offset and length, and of the memory's address.
     pub fn alignment(&self) -> (u64, u64) {
         (u64::from(self.block_mask) + 1, u64::from(self.dma_mask) + 1)
     }
@@ -192,7 +192,7 @@ impl OpenFile {
         self.device.size_bytes()
     }
 
-    /// Returns the bytes of the device that plain I/O can reach: those of its first leg.
+    /// Returns the number of bytes of the device that plain I/O can reach: the size of its first leg.
     #[inline]
     pub(super) fn route_bytes(&self) -> u64 {
         self.device.first_leg_bytes()

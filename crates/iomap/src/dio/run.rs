@@ -51,8 +51,8 @@ impl Bounds {
         pos <= self.last
     }
 
-    /// Returns true if all I/Os are aligned whose positions have no bits set beside `pos_bits`, and whose addresses
-    /// have no bits set beside `addr_bits`.
+    /// Returns true if all I/Os of a run are aligned. `pos_bits` has at least the bits that are set in any of their
+    /// positions, and `addr_bits` at least those set in any of their addresses.
     #[inline(always)]
     #[must_use]
     pub fn aligned(&self, pos_bits: u64, addr_bits: u64) -> bool {
@@ -86,8 +86,8 @@ pub struct PlainWay {
 }
 
 impl PlainWay {
-    /// Returns the route for I/O with the flags `iocb_flags` and the registered buffer `fixed_buf` (or none). `None`
-    /// unless the file is a writable raw device with a single leg.
+    /// Returns the route for I/O with the flags `iocb_flags` and the registered buffer `fixed_buf` (or none). Returns
+    /// `None` unless the file is a writable raw device with a single leg.
     #[inline(always)]
     #[must_use]
     pub fn new(file: &OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<PlainWay> {
@@ -164,7 +164,8 @@ impl PlainRun<'_> {
     }
 }
 
-/// Checks the `places` that a file returned. Returns the length of the prefix that is block-aligned and at most `last`.
+/// Checks the `places` that a file returned. Returns the number of leading places that are block-aligned and at most
+/// `last`.
 #[inline(always)]
 fn believed(places: &[u64], last: u64, block_mask: u64) -> usize {
     // One pass without a branch per place: the highest bit of the union is set if a place, or its distance to `last`,
@@ -177,7 +178,7 @@ fn believed(places: &[u64], last: u64, block_mask: u64) -> usize {
     places.iter().take_while(|place| **place <= last && **place & block_mask == 0).count()
 }
 
-/// Most I/Os of a run that are looked up in a file with one call; a power of two.
+/// Largest number of I/Os of a run that are looked up in a file with one call; a power of two.
 pub const LOOK_AHEAD: usize = 32;
 
 /// Positions of the I/Os in the file, which [`MappedRun::map`] replaces by their positions on the device.
@@ -227,7 +228,7 @@ impl<'a> MappedRun<'a> {
         })
     }
 
-    /// Returns the flags that each kiocb of the run has beside those that the run was started with.
+    /// Returns the flags that each kiocb of the run gets in addition to those that the run was started with.
     #[inline(always)]
     pub fn count_flags(&self) -> u16 {
         self.count_flags
@@ -241,8 +242,8 @@ impl<'a> MappedRun<'a> {
     }
 
     /// Replaces the positions in `at` by positions on the device, up to the first I/O that is not plain, and returns
-    /// the number replaced. The I/Os have `len` bytes, are within their [`Bounds`], and have no position bits set
-    /// beside `bits`.
+    /// the number replaced. The I/Os have `len` bytes and are within their [`Bounds`]. `bits` has at least the bits
+    /// that are set in any of their positions.
     #[inline(always)]
     pub fn map(&mut self, at: &mut [u64], len: u32, bits: u64) -> usize {
         let len = u64::from(len);
@@ -286,7 +287,7 @@ impl MappedRun<'_> {
         self.lane.submit_run(run, most, from)
     }
 
-    /// Ends the run, of which `sent` I/Os were sent.
+    /// Ends the run. `sent` is the number of its I/Os that were sent.
     #[inline(always)]
     pub fn finish(self, sent: u32) {
         self.file.count(sent);

@@ -4,9 +4,9 @@
 //! sorted by address and many at once. Does not report damage: a page is stored decoded, or with the reason why it is
 //! bad, and the walk reports that in its own order. So the findings are those of a walk that reads one page at a time.
 //!
-//! - A1: a page to which several references lead, all for the same place in a tree, is read once. Each reference leads
-//!   to a lower level, so reading ends whatever the pages hold.
-//! - A2: all leaves are known before the first is read: from there on the progress has an exact total.
+//! - A1: a page with several references, all of which name the same place in a tree, is read once. Each reference leads
+//!   to a lower level, so the reading ends whatever the pages contain.
+//! - A2: all leaves are known before the first leaf is read. From then on the progress has an exact total.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::format::page::sums;
 use crate::format::page::table::VolumeEntry;
 use crate::format::{BLOCK_BYTES, INDEX_CHILDREN, MAX_SUMS};
 
-/// Most pages of a sweep: 4 MiB.
+/// Largest number of pages in a sweep (4 MiB).
 const BATCH: usize = 1024;
 
 /// Tree that a page belongs to.
@@ -117,7 +117,7 @@ impl Walk<'_> {
     }
 }
 
-/// Queue of pages to read.
+/// Pages that are still to be read.
 struct Ahead {
     sweep: Sweep,
     wanted: HashSet<Want>,
@@ -132,7 +132,7 @@ impl Ahead {
         }
     }
 
-    /// Takes the waiting pages of one kind, in the order of their addresses. `None` if there are none.
+    /// Takes the waiting pages of one kind, in the order of their addresses. Returns `None` if there are none.
     fn next(&mut self, kind: impl Fn(&Want) -> bool) -> Option<Vec<Want>> {
         let (mut now, later): (Vec<Want>, Vec<Want>) = std::mem::take(&mut self.waiting).into_iter().partition(kind);
         self.waiting = later;

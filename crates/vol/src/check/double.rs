@@ -1,11 +1,11 @@
 //! Gives a closed pool with one copy of its metadata a second copy of each page.
 //!
-//! Owns the preconditions: nothing is wrong with the pool, and there is room. Writes like a [repair](super::repair) of
-//! a pool without findings: all pages anew, in pairs, into units that nothing uses, then both superblocks. So, cut off
-//! anywhere, the pool has one copy as before, or two (C3 of [`check`](super)).
+//! Owns the preconditions: nothing is wrong with the pool, and there is room. Writes the pool as a
+//! [repair](super::repair) without findings does: all pages anew, in pairs, into units that nothing uses, and then both
+//! superblocks. If it is cut off anywhere, the pool has one copy as before, or two (C3 of [`check`](super)).
 //!
-//! - D1: nothing is written unless the pool is clean, and unless it has as many free units afterwards as a pool with
-//!   two copies keeps for its metadata.
+//! - D1: nothing is written unless the pool is clean, and unless it will have as many free units afterwards as a pool
+//!   with two copies reserves for its metadata.
 
 use super::repair::Repair;
 use super::report::{CheckProgress, Progress};
@@ -14,9 +14,9 @@ use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::error::PoolError;
 use crate::format::MAX_PAIRED_UNITS;
 
-/// Gives the pool that lies on these bytes a second copy of each page of metadata. Returns false if it has two copies
-/// already. Nobody else may use the pool meanwhile. `tell` is called with the progress of the check before and of the
-/// one after.
+/// Gives the pool that lies on these bytes a second copy of each page of metadata. Returns false if the pool has two
+/// copies already. Nobody else may use the pool meanwhile. `tell` is called with the progress of two checks: one before
+/// the change and one after it.
 pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) -> Result<bool, PoolError> {
     let mut progress = Progress { at: CheckProgress::default(), tell };
     let look = look(io, &mut progress)?;
@@ -39,8 +39,8 @@ pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) ->
     }
     let (geometry, totals) = (found.sb.geometry(), look.report.totals);
     let pages_per_unit = u64::from(geometry.unit_bytes) / crate::format::BLOCK_BYTES;
-    // The old pages keep their units until the new ones are in use. The table, and the index pages above maps, may take
-    // more pages than before.
+    // The old pages keep their units until the new ones are in use. The new table, and the new index pages above maps,
+    // may need more pages than the old ones.
     let pages = 2 * (totals.pages.div_ceil(pages_per_unit) + 1);
     if totals.free_units < pages + 2 * geometry.reserve_units() {
         return Err(PoolError::Full { what: "doubling the metadata of the pool".into() });
@@ -62,7 +62,8 @@ pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) ->
     Ok(true)
 }
 
-/// Gives the pool on a device a second copy of each page of metadata, like [`double_metadata`].
+/// Gives the pool on a device a second copy of each page of metadata, like [`double_metadata`]. Returns false if the
+/// pool has two copies already.
 pub fn double_metadata_of(device: &sheave_blk::Device, tell: &mut dyn FnMut(CheckProgress)) -> Result<bool, PoolError> {
     double_metadata(&DeviceIo::new(device)?, tell)
 }

@@ -1,7 +1,7 @@
 //! Records that a checkpoint keeps about the places of damaged pages. They are applied before the journal.
 //!
-//! Owns reading their pages, and the findings about these. In the model the place of a damaged page is a hole, and the
-//! kept records fill it, as in a repair.
+//! Owns the reading of the pages that hold these records, and the findings about those pages. In the model, a damaged
+//! page is a hole in its map. The kept records fill that hole, as they do in a repair.
 
 use super::model::Model;
 use super::walk::{Bad, KEPT, Walk};

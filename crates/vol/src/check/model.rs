@@ -1,11 +1,11 @@
 //! The pool in memory during a check: volumes and maps, with the journal replayed on top.
 //!
-//! Owns maps as shared trees, and the effect of each record on them. An open pool uses nothing of it. Takes about 4 KiB
-//! of memory for each leaf (256 MiB for 1 TiB mapped in units of 64 KiB); shared leaves count once.
+//! Owns maps as shared trees, and the effect of each record on them. Shares no code with an open pool. Takes about 4
+//! KiB of memory for each leaf (256 MiB for 1 TiB mapped in units of 64 KiB); shared leaves count once.
 //!
 //! Invariants:
-//! - M1: nodes and leaves are shared (`Rc`) where the pages were, or where a record copied a map; a change copies
-//!   first.
+//! - M1: nodes and leaves are shared (`Rc`) if their pages are shared, or if a record has copied a map. A change first
+//!   copies what is shared.
 //! - M2: every leaf has entries, and every entry has written bits.
 
 mod changed;
@@ -28,7 +28,7 @@ use crate::format::superblock::Geometry;
 pub(crate) struct Leaf {
     pub entries: Box<[u64]>,
     pub written: Box<[u64]>,
-    /// Generation of the page; [`Leaf::REPLAYED`] if a record has changed the leaf.
+    /// Generation of the page, or [`Leaf::REPLAYED`] if a record has changed the leaf.
     pub generation: u64,
     /// Set if a record has changed the leaf.
     changed: Option<Mark>,
@@ -97,7 +97,7 @@ pub(crate) struct Map {
     changed: Changed,
     /// Numbers of the findings about bad pages of the map. A volume that gets a copy of the map needs these pages too.
     pub lost: Rc<Vec<usize>>,
-    /// Cost of the changes that the model has not added to its own cost yet, as [`Bounds`] counts it.
+    /// Cost of the changes that is not yet added to the model's cost. [`Bounds`] defines the cost.
     cost: u64,
 }
 
@@ -107,7 +107,7 @@ impl Map {
         Map { changed: changed.clone(), ..Map::default() }
     }
 
-    /// Returns the leaf with this index for a change: neither it nor its node is shared any more.
+    /// Returns the leaf with this index for a change. Copies the leaf and its node first if they are shared.
     fn leaf(&mut self, geometry: &Geometry, index: u64) -> &mut Leaf {
         let (node, at) = split(index);
         self.cost += if self.nodes.contains_key(&node) { 0 } else { Bounds::NODE_COST };
@@ -142,7 +142,7 @@ impl Map {
         self.nodes.get(&node).is_some_and(|node| node.leaves[at].is_some())
     }
 
-    /// Removes a leaf that is empty, and its node if that is empty then (M2).
+    /// Removes a leaf that is empty. Also removes its node if the node is empty then (M2).
     fn drop_if_empty(&mut self, index: u64) {
         let (number, at) = split(index);
         let Some(node) = self.nodes.get_mut(&number) else { return };
@@ -155,7 +155,8 @@ impl Map {
         }
     }
 
-    /// Removes the entries of the units from `start` to `end`, however many these are. Returns true if there were any.
+    /// Removes the entries of the units from `start` to `end`; the range may be of any length. Returns true if it
+    /// removed any.
     pub fn clear(&mut self, geometry: &Geometry, start: u64, end: u64) -> bool {
         let per_leaf = geometry.leaf_entries as u64;
         let per_node = per_leaf * INDEX_CHILDREN as u64;
@@ -183,15 +184,15 @@ impl Map {
         any
     }
 
-    /// Removes everything beyond `size` bytes: whole units, and written bits of the last one. Returns true if there was
-    /// anything.
+    /// Removes everything beyond `size` bytes: whole units, and written bits of the last one. Returns true if it
+    /// removed anything.
     pub fn truncate(&mut self, geometry: &Geometry, size: u64) -> bool {
         let unit_bytes = u64::from(geometry.unit_bytes);
         let any = self.clear(geometry, size.div_ceil(unit_bytes), u64::MAX / unit_bytes);
         self.truncate_unit(geometry, size) || any
     }
 
-    /// Removes written bits behind `size` in the unit that it lies in. Returns true if there were any.
+    /// Clears the written bits beyond `size` in the unit that contains `size`. Returns true if any was set.
     fn truncate_unit(&mut self, geometry: &Geometry, size: u64) -> bool {
         let (unit_bytes, mut any) = (u64::from(geometry.unit_bytes), false);
         let (last, per_leaf) = (size / unit_bytes, geometry.leaf_entries as u64);
@@ -221,7 +222,7 @@ fn low_bits(blocks: usize, word: usize) -> u64 {
     }
 }
 
-/// Returns the node of a leaf, and the place of the leaf in it.
+/// Returns the number of a leaf's node, and the leaf's place in that node.
 fn split(index: u64) -> (u64, usize) {
     (index / INDEX_CHILDREN as u64, (index % INDEX_CHILDREN as u64) as usize)
 }
@@ -260,7 +261,7 @@ impl Model {
         Map::new(&self.changed)
     }
 
-    /// Applies a record of the journal. Fails if no pool can have written it after those before.
+    /// Applies a record of the journal. Fails if no pool can have written this record after the ones before it.
     pub fn replay(&mut self, record: Record) -> Result<(), Damage> {
         self.bounds.check(&record, self.volumes.len())?;
         let (volume, opens) = (record.volume(), matches!(record, Record::Intent { .. }));

@@ -1,9 +1,9 @@
-//! Owners of units: no unit belongs to two that may not share it, and none to data and metadata at once.
+//! Owners of units: checks that only relatives share a unit, and that no unit holds both data and metadata.
 //!
-//! Owns the claims. A unit may be in several maps only if these are of one family (they descend from one volume) and it
-//! is at the same place in each: that is how snapshots share. Otherwise one volume is served the data of another. A
-//! unit that is claimed wrongly stays with the map whose leaf was written last; if that cannot be told, with the older
-//! volume.
+//! Owns the claims. A unit may be in several maps only if these maps are of one family (they descend from one volume)
+//! and have the unit at the same place: snapshots share units in this way. Otherwise one volume would read the data of
+//! another. A unit that is claimed wrongly stays with the map whose leaf was written last. If both leaves are of the
+//! same age, it stays with the older volume.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::model::{Leaf, Model, Node};
 use super::report::Totals;
 use crate::finding::{Finding, FindingKind, Place};
 
-/// Units of a chunk of claims.
+/// Number of units in a chunk of claims.
 const CHUNK: u64 = 1 << 16;
 
 /// Owner of a leaf. Claims refer to it by number.
@@ -56,7 +56,8 @@ impl Claims {
 /// An entry to remove from all maps of a family that have it: family, unit of the volume, unit of the pool.
 type Drop = (u32, u64, u64);
 
-/// Examines all claims. Returns findings, removes from the model what a repair would remove, and counts.
+/// Examines all claims. Removes from the model what a repair would remove, and adds to the counts in `totals`. Returns
+/// the findings.
 pub(super) fn settle(model: &mut Model, occupied: &dyn Fn(u64) -> bool, totals: &mut Totals) -> Vec<Finding> {
     let mut owners: Vec<Owner> = Vec::new();
     let mut claims = Claims::default();
@@ -89,7 +90,7 @@ pub(super) fn settle(model: &mut Model, occupied: &dyn Fn(u64) -> bool, totals: 
                 shared.insert(phys);
                 continue;
             }
-            // If both are of one generation the older volume keeps the unit: its leaves come first.
+            // If both leaves are of one generation, the older volume keeps the unit: its leaves come first.
             let (kept, lost) = if owner.generation > other.generation {
                 claims.replace(phys, number, slot);
                 ((&owner, unit), (&other, other_unit))

@@ -1,9 +1,10 @@
-//! Carries out a repair: writes the model, which the findings have mended, as the pool.
+//! Carries out a repair: writes the model, in which the findings are already mended, as the pool.
 //!
-//! Owns the writes, whose order is that of a checkpoint. A bad superblock slot is rewritten first, with the state that
-//! the good one has. Then all pages are written into units that nothing uses, and after a flush both superblock slots,
-//! one after the other, with a new incarnation, so that the journal is not replayed again. Until the first of them is
-//! whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata once.
+//! Owns the writes. Their order is the same as in a checkpoint. First a bad superblock slot is rewritten, with the same
+//! state as in the good slot. Then all pages are written into units that nothing uses. After a flush, both superblock
+//! slots are written, one after the other, with a new incarnation, so that the journal is not replayed again. Until the
+//! first slot is complete, the pool is as it was, and the repair can be started anew. A repair needs free units for one
+//! copy of all metadata.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -47,15 +48,16 @@ struct Pages<'a> {
     next_unit: u64,
     first_unit: u64,
     total_units: u64,
-    /// Next free page and end of the unit that is being filled.
+    /// Next free page. The next field is the end of the unit that is being filled.
     page: u64,
     end: u64,
-    /// Unit with the second copies of that unit's pages; 0 in a pool with one copy of its metadata.
+    /// Unit with the second copies of the pages in the unit that is being filled; 0 in a pool with one copy of its
+    /// metadata.
     second: u32,
     paired: bool,
     /// First unit of each member.
     members: Vec<u64>,
-    /// Units that were given to pages.
+    /// Units that hold the new pages.
     taken: HashSet<u64>,
     /// First write that failed.
     failed: Option<(u64, sheave_base::status::Status)>,
@@ -113,7 +115,8 @@ impl<'a> Pages<'a> {
         units.find(|unit| !(self.used)(*unit) && !self.taken.contains(unit))
     }
 
-    /// Returns a free unit for second copies: on another member, else half the pool away, else any.
+    /// Returns a free unit for second copies: on another member if possible, else half the pool away, else any free
+    /// unit.
     fn partner(&self, unit: u64) -> Option<u64> {
         let ends = self.members.iter().skip(1).copied().chain([self.total_units]);
         let mut others = self.members.iter().copied().zip(ends).filter(|(start, end)| !(*start..*end).contains(&unit));
@@ -138,8 +141,8 @@ fn full() -> PoolError {
 }
 
 impl Repair<'_> {
-    /// Rewrites the bad copies of pages in place, from the good ones. If this is cut off, the good copies are still
-    /// there.
+    /// Rewrites the bad copies of pages in place, from the good ones. A crash during this leaves the good copies
+    /// intact.
     pub fn write_copies(&self) -> Result<(), PoolError> {
         for (at, block) in self.copies {
             self.io.write(*at, &block[..]).map_err(|status| failed(*at, status))?;
@@ -163,7 +166,8 @@ impl Repair<'_> {
         let place = PagePlace { pool: self.sb.pool, generation, address: 0, second: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
-        // The unit of a label holds nothing else, nor does that of a copy: no page may stay there.
+        // The unit of a label holds nothing else, and neither does the unit of a copy of the superblock: no page may
+        // stay there.
         let unit = |at: u64| at / u64::from(model.geometry.unit_bytes);
         let must_leave = |at: u64| {
             if self.doubles {
@@ -201,7 +205,7 @@ impl Repair<'_> {
         for sb in [&new, &twin] {
             let at = sb.encode(&mut block);
             self.io.write(at, &block).map_err(|status| failed(at, status))?;
-            // The copies are those of the newer superblock.
+            // The copies are copies of the newer superblock.
             if sb.generation == twin.generation {
                 let copies = twin.encode_copies();
                 copies
@@ -213,7 +217,7 @@ impl Repair<'_> {
         Ok(twin)
     }
 
-    /// Writes all maps. Returns the volumes' entries with their roots. Nodes and leaves that relatives share are
+    /// Writes all maps. Returns the volumes' entries with their roots. Nodes and leaves that related volumes share are
     /// written once.
     fn maps(&self, model: &Model, place: &PagePlace, pages: &mut Pages<'_>) -> Option<Vec<VolumeEntry>> {
         let mut leaves: HashMap<(u32, *const Leaf), PageRef> = HashMap::new();

@@ -1,7 +1,7 @@
 //! Replays the journal into the model.
 //!
-//! Owns the findings about it. A torn end is no finding: a crash leaves that, and nothing in it was acknowledged. A
-//! journal that has lost acknowledged records is salvaged as a repair would: everything that is intact is applied.
+//! Owns the findings about the journal. A torn end is not a finding: it is the normal result of a crash, and nothing in
+//! it was acknowledged. If a journal has lost acknowledged records, everything intact in it is applied, as in a repair.
 
 use super::model::Model;
 use crate::device::block_io::BlockIo;
@@ -13,12 +13,12 @@ use crate::format::settings::Checksum;
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 
-/// Bytes read at once.
+/// Number of bytes read at once.
 const CHUNK: usize = 1 << 20;
 /// Fills a block that cannot be read. No journal block begins with this byte, so the block does not count as one.
 const UNREADABLE: u8 = 0xFF;
 
-/// Added to a `repair` when records are missing in a pool with checksums.
+/// Text added to a finding's `repair` when records are missing in a pool with checksums.
 const ALL_OPEN: &str = ". Checksums are computed anew from the data, as it is, for they may be older; what was told \
                         bad stays bad";
 
@@ -28,11 +28,11 @@ pub(super) struct Replayed {
     pub notes: Vec<String>,
     /// First sequence number that no block of the pool has.
     pub next_seq: u64,
-    /// True if a newer superblock existed: nothing that this one reaches can be trusted.
+    /// True if there was a newer superblock. Nothing that the present one reaches can be trusted then.
     pub superblock_lost: bool,
 }
 
-/// Reads the journal. A block that cannot be read is filled so that it does not count as a block.
+/// Reads the journal. A block that cannot be read is filled with [`UNREADABLE`].
 fn read(io: &dyn BlockIo, sb: &Superblock, notes: &mut Vec<String>) -> Vec<u8> {
     let mut bytes = vec![0; sb.journal_blocks as usize * BLOCK];
     if io.read(JOURNAL_START, &mut bytes).is_ok() {
@@ -58,7 +58,7 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     let bytes = read(io, sb, &mut notes);
     let unread = !notes.is_empty();
     let mut out = Replayed { findings: Vec::new(), notes, next_seq: 0, superblock_lost: false };
-    // The first scan verifies and the second applies: a bad journal must leave the model alone.
+    // The first scan verifies and the second applies, so that a bad journal does not change the model.
     match scan(&bytes, sb, &mut |_| ()) {
         Ok(found) => {
             // New blocks must be numbered above every intact block, also above those behind the end.
@@ -88,7 +88,7 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
             out.findings.push(finding(&lost, skipped));
         }
     }
-    // A block that cannot be read may look like the journal's end, and may have had records that opened regions.
+    // A block that cannot be read may look like the end of the journal, and may have had records that opened regions.
     if !out.findings.is_empty() || unread && !sb.clean {
         model.sums.open_all();
     }
@@ -97,8 +97,8 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     Ok(out)
 }
 
-/// Applies every intact block in order; none if `look_only`, since these blocks belong to another superblock. Returns
-/// the first number above all blocks, and the number of blocks missing before the last.
+/// Applies every intact block in order. If `look_only` is true it applies none, because these blocks belong to another
+/// superblock. Returns the first number above all blocks, and the number of blocks missing before the last one.
 fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) -> (u64, u64) {
     let geometry = sb.geometry();
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
@@ -125,9 +125,9 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     (next_seq, (last - sb.replay_seq).saturating_sub(whole))
 }
 
-/// Returns the finding about a journal that is intact, but has a record that exceeds the bounds of an opening. A pool
-/// uses at most half of these bounds, so none should have written it. If one did, its owner must be told that a repair
-/// drops records that may have been flushed.
+/// Returns the finding about an intact journal with a record that exceeds the bounds of an opening. A pool uses at most
+/// half of these bounds, so no pool should have written the record. If one did, the owner must know that a repair drops
+/// records that may have been flushed.
 fn made_up(damage: &Damage, dropped: u64) -> Finding {
     Finding {
         kind: FindingKind::Journal,

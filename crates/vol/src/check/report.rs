@@ -8,7 +8,7 @@ use crate::info::MemberInfo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckOptions {
-    /// Carries out what the findings' `repair` says. Without it nothing is written.
+    /// True to carry out the repairs that the findings describe. Otherwise nothing is written.
     pub repair: bool,
 }
 
@@ -20,8 +20,8 @@ sheave_base::setters!(CheckOptions { repair: bool });
 pub struct CheckProgress {
     /// Bytes of metadata that were read.
     pub done_bytes: u64,
-    /// Bytes of metadata to read, as far as they are known: leaves, almost all of it, are known before the first is
-    /// read. A repair reads everything again.
+    /// Number of bytes of metadata to read, as far as it is known. Nearly all metadata is leaves, and these are all
+    /// known before the first one is read. A repair reads everything again.
     pub total_bytes: u64,
 }
 
@@ -63,12 +63,12 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// True if nothing is wrong.
+    /// Returns true if nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 
-    /// True if everything that is wrong can be repaired.
+    /// Returns true if everything that is wrong can be repaired.
     pub fn is_repairable(&self) -> bool {
         self.findings.iter().all(|finding| finding.repair.is_some())
     }
@@ -82,25 +82,25 @@ pub struct Totals {
     pub size_bytes: u64,
     /// Bytes of an allocation unit.
     pub unit_bytes: u64,
-    /// Allocation units.
+    /// Number of allocation units.
     pub units: u64,
-    /// Units of superblocks, journal and labels.
+    /// Number of units of superblocks, journal and labels.
     pub reserved_units: u64,
-    /// Units with pages of metadata.
+    /// Number of units with pages of metadata.
     pub metadata_units: u64,
-    /// Units with data of volumes.
+    /// Number of units with data of volumes.
     pub data_units: u64,
-    /// Units with data that several maps have.
+    /// Number of units with data that several maps have.
     pub shared_units: u64,
-    /// Free units: the rest.
+    /// Number of free units: the rest.
     pub free_units: u64,
-    /// Pages of metadata.
+    /// Number of pages of metadata.
     pub pages: u64,
-    /// Volumes and snapshots.
+    /// Number of volumes and snapshots.
     pub volumes: u64,
-    /// Entries of all maps, shared leaves counted once.
+    /// Number of entries of all maps, shared leaves counted once.
     pub entries: u64,
-    /// Journal records that opening would replay.
+    /// Number of journal records that opening would replay.
     pub records: u64,
     /// Superblock generation.
     pub generation: u64,

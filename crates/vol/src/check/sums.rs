@@ -1,13 +1,15 @@
-//! Checksums of data during a check: which of their pages are intact, and what the journal says about their regions.
+//! Checksums of data during a check: finds the intact pages of checksums, and what the journal records about regions.
 //!
-//! Owns what a repair makes of them. Checksums are not compared with data here: that means reading all data, and is the
-//! task of a scrub. A repair must not make a block good that was reported bad, or that has rotted unread:
+//! Owns the result of a repair for them. Checksums are not compared with data here: that needs a read of all data, and
+//! is the task of a scrub. After a repair, a block that was reported bad, or has rotted unread, must not count as good:
 //!
-//! - S1: the intact page of a region is kept as it is, unless the journal has records of the region. The page then gets
-//!   what they say: the marks, and that the region is open, since the `INTENT` is gone after the repair.
-//! - S2: a region without an intact page has none after the repair. The next opening computes its checksums, as it does
+//! - S1: the intact page of a region is kept as it is, unless the journal has records of the region. Then the page also
+//!   gets the marks of these records and the flag that the region is open, because the `INTENT` record is gone after
+//!   the repair.
+//! - S2: a region without an intact page has no page after the repair. The next opening computes its checksums, like
 //!   those of open regions. If the region has marks it gets an open page, because marks are stored nowhere else.
-//! - S3: if records of the journal are missing, any region may have been written: all are open. Marks are kept.
+//! - S3: if records of the journal are missing, any region may have been written, so all regions become open. Marks are
+//!   kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +24,12 @@ use crate::format::settings::Checksum;
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, MAX_SUMS};
 
-/// State of a region in its page, beside the checksums.
+/// State of a region in its page, without the checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Says {
-    /// The region has marks.
+    /// True if the region has marks.
     marked: bool,
-    /// The page has `SUMS_OPEN`.
+    /// True if the page has `SUMS_OPEN`.
     open: bool,
 }
 
@@ -51,7 +53,7 @@ struct Change {
     good: Marked,
 }
 
-/// Checksums of a pool; empty for one that keeps none.
+/// Checksums of a pool; empty if the pool keeps none.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     keeps: bool,
@@ -60,10 +62,10 @@ pub(crate) struct Sums {
     /// Intact pages, by region.
     pages: BTreeMap<u64, Kept>,
     opened: BTreeSet<u64>,
-    /// Number of open regions: those with open pages, and others that `INTENT` records open.
+    /// Number of open regions: those whose pages are open, and those that `INTENT` records opened.
     open: u64,
     marks: BTreeMap<u64, Change>,
-    /// Any region may have been written (S3).
+    /// True if any region may have been written (S3).
     all_open: bool,
 }
 
@@ -130,7 +132,7 @@ impl Sums {
     }
 
     /// Writes the pages that a repair changes, and the index pages above all pages, to `sink`. Returns the root and its
-    /// level. Other pages stay where they are, except those at addresses that they `must_leave`.
+    /// level. Other pages stay where they are, unless `must_leave` is true for their address.
     pub fn write(
         &self,
         io: &dyn BlockIo,
@@ -167,7 +169,7 @@ impl Sums {
         build_upper(sink, &PagePlace { owner: 0, ..*place }, 0, 1, &pages).ok_or_else(full)
     }
 
-    /// Returns the marks of a region, with those of the journal applied.
+    /// Returns the marks of a region after the journal's marks have been applied.
     fn marked(&self, region: u64, old: Option<&RegionState>) -> Marked {
         let mut marked = old.map(|old| old.marked).unwrap_or_default();
         if let Some(change) = self.marks.get(&region) {
@@ -190,7 +192,7 @@ fn read(
     let mut block = [0; BLOCK];
     let (what, at) = ("a page of checksums", page.address);
     let read = read_again(io, at, &mut block);
-    // From the second copy, unless the first is good.
+    // The second copy is read if the first one is not good.
     let second = page.second_copy(u64::from(sb.unit_bytes)).filter(|_| read.is_err() || !page.vouches_for(&block));
     second.map_or(read, |second| read_again(io, second, &mut block)).map_err(|status| PoolError::Io {
         what: format!("reading {what} at byte {at}"),

@@ -68,7 +68,7 @@ fn a_damaged_map_page_names_the_volumes_that_need_it() {
     assert_eq!(names, ["new", "new", "of-snap", "snap"], "{found:?}");
 }
 
-/// Returns what the pool holds: names, and every unit with its blocks.
+/// Returns the content of the pool: names, and every unit with its blocks.
 fn content(disk: &Disk) -> Vec<(String, Vec<Unit>)> {
     let found = look_at(disk).expect("reads").found.expect("there is a pool");
     let entries = |vol: &model::Vol| {
@@ -155,7 +155,7 @@ fn every_damaged_page_is_named_and_repaired() {
             assert_eq!(report(&disk).findings, [], "page {page}, {how}, after the repair");
             for (name, entries) in content(&disk) {
                 let (_, was) = before.iter().find(|(old, _)| *old == name).expect("no volume appears");
-                // Records may fill a hole again; nothing else is there that was not before.
+                // Records may fill a hole again; no other entry may appear.
                 assert!(entries.iter().all(|entry| was.contains(entry)), "page {page}: '{name}' has new entries");
             }
         }
@@ -193,7 +193,7 @@ fn either_superblock_may_rot_while_the_other_can_stand_for_it() {
         assert_eq!(report(&disk).findings, [], "{how}");
         assert_eq!(content(&disk), before);
     }
-    // The newest slot: the older one cannot stand for it, since the journal goes on from the newest.
+    // The newest slot is damaged. The older one cannot stand for it, because the journal continues from the newest.
     for (how, damage) in DAMAGES {
         let disk = good.clone();
         disk.change(sb.slot(), damage);
@@ -214,7 +214,8 @@ fn either_superblock_may_rot_while_the_other_can_stand_for_it() {
 
 #[test]
 fn an_older_superblock_stands_in_if_no_commit_followed() {
-    // The newest slot rots before another journal block was written: the older one and its journal say the same.
+    // The newest slot rots before another journal block was written. The older slot and its journal give the same
+    // content.
     let Pool { disk, mut sb, .. } = pool();
     let before = content(&disk);
     sb.generation += 1;

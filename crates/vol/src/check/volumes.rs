@@ -26,11 +26,11 @@ pub(super) fn settle(model: &mut Model) -> Vec<Finding> {
     findings
 }
 
-/// Replaces the volumes in findings about pages of maps by those that need the pages now: since the checkpoint the
-/// journal may have renamed a volume, and given its map to others. Each volume is named for one page at least, and each
-/// page with one volume at least. There are no more findings than that: otherwise a journal with many copies of a map
-/// that has many such pages could make the report grow to the product of both. A finding about a page that no volume
-/// needs any more stays as it is.
+/// Replaces the volumes in findings about pages of maps. Since the checkpoint, the journal may have renamed a volume or
+/// given its map to others, so the findings must name the volumes that need the pages now. Each such volume is named
+/// for at least one page, and each page with at least one volume. There are no more findings than that: a journal with
+/// many copies of a map that has many such pages could otherwise make the report as long as the product of both
+/// numbers. A finding about a page that no volume needs any more stays as it is.
 pub(super) fn name_anew(findings: Vec<Finding>, model: &Model) -> Vec<Finding> {
     let mut needed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for vol in model.volumes.values() {

@@ -1,4 +1,4 @@
-//! Reads what the superblock reaches: the volume table, and the map of every volume.
+//! Reads everything that the superblock reaches: the volume table, and the map of every volume.
 //!
 //! Owns the walk. All pages are [read ahead](super::ahead), each once however many volumes share it. A page that is
 //! damaged or cannot be read becomes a finding for every volume that it concerns. In the model it becomes a hole, which
@@ -20,7 +20,7 @@ use crate::format::page::{Expect, PageRef, index, leaf, sums, table};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, INDEX_CHILDREN};
 
-/// Reason why a page is of no use.
+/// Reason why a page cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bad {
     Damaged(Damage),
@@ -36,12 +36,12 @@ impl Bad {
     }
 }
 
-/// Stands for a page that was not read ahead. There is none, since both walks follow the same references.
+/// Stands for a page that was not read ahead. This does not occur, because both walks follow the same references.
 const NOT_READ: Bad = Bad::Unreadable(sheave_base::status::Status::Invalid);
 
-/// Takes the place of a family for checksums, which belong to no volume.
+/// Number used as the family of checksums, which belong to no volume.
 const SUMS: u32 = u32::MAX;
-/// Takes the place of a family for records that are kept beside damaged maps.
+/// Number used as the family of records that are kept beside damaged maps.
 pub(super) const KEPT: u32 = u32::MAX - 1;
 
 /// Position of a page: its reference, level and index.
@@ -66,7 +66,7 @@ pub(super) struct Walk<'a> {
     pub bad_copies: Vec<BadCopy>,
 }
 
-/// A bad copy of a page, and what it should be.
+/// A bad copy of a page, and its correct content.
 pub(super) struct BadCopy {
     pub at: u64,
     pub block: Box<Block>,
@@ -133,7 +133,8 @@ impl<'a> Walk<'a> {
         Ok(model)
     }
 
-    /// Returns the good one of a page's two copies, else the first. If only one is good, notes the other.
+    /// Returns the good one of a page's two copies, or the first if neither is good. If only one is good, records the
+    /// other as bad.
     pub(super) fn of_both(
         &mut self,
         page: PageRef,
@@ -295,8 +296,8 @@ impl<'a> Walk<'a> {
             return;
         }
         let key = (page, level, index);
-        // Only nodes without a damaged leaf are stored: the others are looked at for each volume, so that each is
-        // named.
+        // Only nodes without a damaged leaf are stored. The others are examined for each volume, so that each volume is
+        // named in a finding.
         if let Some(node) = self.nodes.get(&key) {
             map.nodes.insert(index, node.clone());
             return;
@@ -329,7 +330,7 @@ impl<'a> Walk<'a> {
         self.leaves.get(&(page, 0, index)).cloned().unwrap_or(Err(NOT_READ))
     }
 
-    /// Reports a page of a volume's map as lost, and with it what the volume has there.
+    /// Reports a page of a volume's map as lost, together with the part of the volume that it mapped.
     fn lost(&mut self, entry: &VolumeEntry, page: PageRef, level: u16, index: u64, bad: Bad) {
         let below = self.geometry.units_below(level);
         let unit = u64::from(self.geometry.unit_bytes);
@@ -353,7 +354,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Records the owner of a page. A page of two families, or at two places, is a finding.
+    /// Records the owner of a page. Reports a page that belongs to two families, or is at two places of a tree.
     pub(super) fn claim(&mut self, page: PageRef, family: u32, level: u16, index: u64, entry: Option<&VolumeEntry>) {
         if page.second != 0 {
             let unit = page.address / u64::from(self.geometry.unit_bytes);

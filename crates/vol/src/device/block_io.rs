@@ -1,9 +1,9 @@
-//! Blocking I/O of the pool's own: metadata, and data that is copied or zeroed.
+//! Blocking I/O that the pool itself does: on metadata, and on data that is copied or zeroed.
 //!
 //! Owns the trait, and [`DeviceIo`], which implements it for a device, with a block layer for each calling thread. Does
 //! not own the content or the order of writes.
 //!
-//! - I1: no call is made under the pool's state lock, because each may block.
+//! - I1: no call is made under the pool's state lock, because every call may block.
 //! - I2: the memory of an I/O outlives it: a call returns after all bios that it submitted have ended.
 //! - I3: when a [`DeviceIo`] is dropped, the block layer of the dropping thread is dropped at once. The block layer of
 //!   another thread is dropped at that thread's next call of any [`DeviceIo`], or at the thread's end.
@@ -81,7 +81,7 @@ impl<T: BlockIo + ?Sized> BlockIo for Arc<T> {
     }
 }
 
-/// Most I/Os in flight in one call.
+/// Largest number of I/Os in flight in one call.
 const DEPTH: usize = 32;
 /// Longest single transfer, in bytes.
 const LONGEST: usize = 1 << 20;
@@ -114,7 +114,7 @@ pub struct DeviceIo {
     device: Device,
     /// Identity of this object, which slots of other threads refer to.
     me: Arc<()>,
-    /// Bio flags of flushes.
+    /// Flags of the bios that flush the device.
     flush: u16,
 }
 

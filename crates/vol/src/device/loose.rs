@@ -5,11 +5,11 @@
 //! the newest of these roots. The pages that the root refers to may be missing; the caller's walk of its trees verifies
 //! their checksums.
 //!
-//! - R1: a root is used only if no page of its pool belongs to a later checkpoint. A program that writes no roots
-//!   leaves such pages, and so does a checkpoint that was cut off. In both cases the root may be old, and the space of
-//!   its data may hold other data.
-//! - R2: of several pools the search chooses the one that was made last, and of one pool the newest root. If two roots
-//!   are equally good, the search returns an error.
+//! - R1: a root is used only if no page of its pool belongs to a later checkpoint. Later pages exist if a program that
+//!   writes no roots has used the pool, or if a checkpoint was cut off. In both cases the root may be old, and the
+//!   space of its data may hold other data.
+//! - R2: if the device has several pools, the search chooses the one that was made last, and in it the newest root. If
+//!   two roots are equally good, the search returns an error.
 //! - R3: the memory of the search is bounded, whatever the device contains.
 //!
 //! Called by the check and by a rescue.
@@ -27,7 +27,7 @@ use crate::format::{BLOCK, MAGIC, kind};
 
 /// Bytes of one read.
 const PIECE: usize = 1 << 20;
-/// Most pools of which the search records pages (R3).
+/// Largest number of pools whose pages the search records (R3).
 const MOST_POOLS: usize = 4096;
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub(crate) fn find(io: &dyn BlockIo, tell: &mut dyn FnMut(u64)) -> Result<Option
 
 impl Search {
     fn see(&mut self, at: u64, block: &Block) {
-        // Comes before the check of the checksum, which would have to be computed for every block of data.
+        // Precedes the check of the checksum, because computing a checksum for every block of data would take too long.
         if !block.starts_with(&MAGIC) {
             return;
         }

@@ -1,7 +1,7 @@
 //! Reading many pages: sorted by address, in long runs, a bounded number at a time.
 //!
-//! Owns the order of reads, and the single reads of each page of a batch that could not be read as a whole. Does not
-//! own the content of pages.
+//! Owns the order of reads. If a batch cannot be read as a whole, reads each of its pages singly. Does not own the
+//! content of pages.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -11,14 +11,14 @@ use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::{BLOCK, BLOCK_BYTES};
 
-/// Pages read at a time: 16 MiB.
+/// Number of pages read at a time: 16 MiB.
 const BATCH: usize = 4096;
 /// Longest single read, in bytes.
 const RUN_BYTES: usize = 1 << 20;
-/// Most pages that the device may fail to read before the walk fails: a disk may take seconds for each.
+/// Largest number of pages that the device may fail to read before the walk fails: a disk may take seconds for each.
 pub(crate) const MAX_UNREADABLE: usize = 256;
 
-/// Attempts to read a block that has no second copy, before it counts as unreadable.
+/// Number of attempts to read a block that has no second copy, before it counts as unreadable.
 pub(crate) const READS: usize = 3;
 
 /// Reads a block. Repeats a failed read, because its error may be transient.

@@ -29,7 +29,7 @@ impl Sweep {
         Ok(Sweep { memory, statuses: Vec::with_capacity(blocks) })
     }
 
-    /// Returns the most blocks of a batch.
+    /// Returns the largest number of blocks in a batch.
     pub(crate) fn most(&self) -> usize {
         self.memory.len() / BLOCK
     }

@@ -1,9 +1,9 @@
 //! Walking a tree of metadata pages: a page in its place, and the pages below it.
 //!
 //! Owns the expected properties of a page in its place, and the step from index pages to their children. Used by
-//! loading, by the checksums of an opening and by scrubs, each in its own order: one level after the other, or one
-//! group of siblings after the other. The offline check has a separate walk, so that an error in this one cannot hide
-//! itself.
+//! loading, by the checksums of an opening, and by scrubs. Each of them has an order of its own: one level after the
+//! other, or one group of siblings after the other. The offline check has a separate walk, so that an error in this one
+//! cannot hide itself.
 //!
 //! - P1: the content of a page is used only if the page matches the reference of its parent.
 

@@ -1,11 +1,11 @@
 //! The background threads of an open pool: their start, their wake-ups and their end.
 //!
-//! Owns the signals and the threads' lives. Does not own their work ([`ops::discard`](crate::ops::discard),
+//! Owns the signals and the threads' lives. Does not own the work that they do ([`ops::discard`](crate::ops::discard),
 //! [`sums::idle`](super::sums::idle)).
 //!
 //! - B1: dropping the last `Pool` and `Volume` ends the threads: each of them holds the [`Keeper`], whose drop stops
-//!   the threads and waits for the work that they are doing. So a pool that was dropped holds no claim on its device,
-//!   and neither discards nor writes.
+//!   the threads and waits until their present work is done. So a pool that was dropped has no claim on its device, and
+//!   neither discards nor writes.
 //! - B2: a thread with nothing to do sleeps.
 //!
 //! Called by [`Pool`](crate::Pool), and by operations that free units.
@@ -21,7 +21,7 @@ use sheave_base::wait;
 struct Flags {
     go: bool,
     stop: bool,
-    /// The thread is in `pause`: new work does not wake it.
+    /// True while the thread is in `pause`: new work does not wake it.
     pauses: bool,
 }
 

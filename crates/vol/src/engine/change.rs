@@ -1,6 +1,6 @@
-//! Changes of the pool or of its table of volumes: each is refused before it begins, made durable, or undone. If the
-//! commit of a change fails, because a write of the journal fails for example, the change is undone, or its caller gets
-//! an error that says: made, but not durable.
+//! Changes of the pool or of its table of volumes. Each change is refused before it begins, made durable, or undone. If
+//! its commit fails, for example because a write of the journal fails, the change is undone, or its caller gets an
+//! error that says: made, but not durable.
 //!
 //! ```text
 //!    made in memory -> commit -> durable
@@ -43,8 +43,8 @@ impl PoolInner {
     /// Returns an error unless the pool takes changes.
     pub(crate) fn check_open(&self, what: &str) -> Result<(), PoolError> {
         if self.alarm.failed().is_some() && !self.read_only {
-            // The alarm may have rung since the last commit. Only the leader of a commit degrades the pool, so make
-            // one.
+            // The alarm may have rung since the last commit. Only the leader of a commit can degrade the pool, so this
+            // thread makes a commit.
             let _ = self.commit();
         }
         let phase = self.lock().phase;
@@ -101,8 +101,8 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Does the same as [`PoolInner::durable_or`], for an `undo` that may take volumes out of the table: their maps are
-    /// freed part by part.
+    /// Does the same as [`PoolInner::durable_or`] for an `undo` that may take volumes out of the table. The maps of
+    /// these volumes are freed part by part.
     fn durable_or_gone(
         &self,
         what: &str,
@@ -112,8 +112,8 @@ impl PoolInner {
         let Err(status) = self.commit() else { return Ok(()) };
         let mut state = self.lock();
         let gone = undo(&mut state);
-        // Requires the checkpoint that makes the undo durable. The lock is still held since `undo`, so that no commit
-        // of records comes in between.
+        // Requires a checkpoint, which makes the undo durable. The lock has been held since `undo`, so no commit of
+        // records comes in between.
         state.next.require();
         self.mark_unsynced();
         self.survey_space(&mut state);
@@ -134,7 +134,7 @@ impl PoolInner {
         Err(PoolError::Io { what, status, fix: fix.into() })
     }
 
-    /// Makes a change durable that cannot be undone.
+    /// Makes a change durable if it cannot be undone.
     pub(crate) fn durable_at_last(&self, what: &str, name: &str) -> Result<(), PoolError> {
         let state = self.lock();
         // Until the change is durable, a flush of any volume must be a commit, even in a pool that had nothing else to
@@ -165,7 +165,7 @@ impl PoolInner {
         }
     }
 
-    /// The error for an operation on a pool that another opening has taken.
+    /// Returns the error for an operation on a pool that another opening has taken.
     fn taken(&self, what: String) -> PoolError {
         let who = self.lock().taken_by.clone().unwrap_or_default();
         PoolError::Taken { what, device: self.device.name().to_string(), who }
@@ -252,7 +252,7 @@ pub(crate) fn core_of(state: &State, name: &str) -> Result<Arc<VolumeCore>, Pool
     Ok(Arc::clone(&state.table.named(name)?.core))
 }
 
-/// The error for an operation that needs exclusive use of a volume that is open.
+/// Returns the error for an operation that needs exclusive use of a volume that is open.
 pub(crate) fn in_use(name: &str) -> PoolError {
     PoolError::Busy {
         what: format!("volume '{name}'"),
@@ -265,7 +265,7 @@ pub(crate) fn closed(what: &str) -> PoolError {
     PoolError::Invalid { what: format!("{what}: the pool was closed"), fix: "Open it again".into() }
 }
 
-/// The error for a failed operation on an open pool.
+/// Returns the error for a failed operation on an open pool.
 pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
     match status {
         Status::NoSpc => PoolError::Full { what: format!("{what} '{name}'") },
@@ -378,7 +378,7 @@ mod tests {
         seen
     }
 
-    /// A pool with a volume, snapshots of it from before its last writes, and a volume that grows.
+    /// Returns a pool with a volume, snapshots of it from before its last writes, and a volume that grows.
     fn pool() -> (Device, Pool, Arc<Faults>) {
         let device = open_device("ram:size=7M").unwrap();
         Pool::create(&device, &CreateOptions::default()).unwrap();
@@ -424,7 +424,7 @@ mod tests {
         ("rollback", |pool| pool.rollback("v", "s")),
     ];
 
-    /// The visible state after the change without any fault.
+    /// Returns the visible state after the change without any fault.
     fn made(change: &Change) -> Vec<String> {
         let (_device, pool, _) = pool();
         change.1(&pool).unwrap();

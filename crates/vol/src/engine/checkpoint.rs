@@ -6,16 +6,16 @@
 //!
 //! - I1: pages of the newest durable checkpoint are not overwritten. They become free only when a later one is durable.
 //! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
-//! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
+//! - I3: the checkpoint contains the records of all journal blocks before `replay_seq`.
 //! - I4: a checkpoint that fails midway leaves the durable state of the pool as it was. Its superblock may or may not
 //!   be on the device, so nothing else is written before the checkpoint is complete: the next commit begins by writing
 //!   the same blocks to the same places again. The pages that it replaces stay untouched until then.
-//! - I5: a checkpoint ends when both superblocks name it and are durable, so that either may rot: the second one is the
-//!   next generation with the same content. Changes that only this checkpoint contains are acknowledged after that, and
-//!   pages that the previous checkpoint needs are overwritten after that (S3 of
+//! - I5: a checkpoint ends when both superblocks name it and are durable, so that either of them may rot. The second
+//!   one is the next generation with the same content. Only then are changes acknowledged that only this checkpoint
+//!   contains, and only then are pages overwritten that the previous checkpoint needs (S3 of
 //!   [`superblock`](mod@crate::format::superblock)).
-//! - I6: before a superblock names a generation, the label of each further member has it. So a member that was absent
-//!   during a checkpoint is recognised by its older label.
+//! - I6: the label of each further member gets a generation before a superblock names that generation. So a member that
+//!   was absent during a checkpoint is recognised by its older label.
 //!
 //! Called by commits, opening, closing, growing.
 
@@ -39,8 +39,8 @@ use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
 
 impl PoolInner {
-    /// Writes a checkpoint; `clean` marks the pool as closed. Called by the leader of a commit, or while nobody else
-    /// has the pool.
+    /// Writes a checkpoint. `clean` is true if it marks the pool as closed. Called by the leader of a commit, or while
+    /// nobody else uses the pool.
     pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
         let _running = self.beside.begin(Activity::Checkpoint);
         while state.cut_a_part()? {
@@ -75,8 +75,8 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Called when the checkpoint that was to close the pool failed: the pool remains in use, open or degraded. If the
-    /// plan is kept, removes its mark that the pool is closed. Returns the phase.
+    /// Called when the checkpoint that was to close the pool failed. The pool remains in use, open or degraded. If the
+    /// plan is kept, clears its flag that the pool is closed. Returns the phase.
     pub(crate) fn close_failed(&self) -> Phase {
         let mut state = self.lock();
         state.phase = state.phase.after(Event::CloseFailed);

@@ -6,7 +6,8 @@
 //! fill half of it, or many nodes are dirty, it writes a [`checkpoint`](crate::engine::checkpoint) instead.
 //!
 //! - I1: a caller gets the result of a commit that began after its call.
-//! - I2: a commit flushes the device twice; once if there was nothing to record; three times if it is a checkpoint.
+//! - I2: a commit flushes the device twice. It flushes once if there was nothing to record, and three times if it is a
+//!   checkpoint.
 //! - I3: after a failed write of journal blocks their numbers are not used again: the next commit is a checkpoint. In a
 //!   phase without checkpoints the same block is written once more ([`cramped`](super::cramped), C5).
 //! - I4: once a flush has failed, the pool's own or another's, every commit fails and none writes anything
@@ -80,7 +81,7 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Writes and flushes everything that waits: a checkpoint that failed before comes first (N1 of `state::next`).
+    /// Writes and flushes all pending changes. A checkpoint that failed before comes first (N1 of `state::next`).
     fn write_all(&self) -> Result<(), Status> {
         let mut state = self.lock();
         if let Some(plan) = state.next.begin_again() {
@@ -96,8 +97,8 @@ impl PoolInner {
         }
     }
 
-    /// Flushes the device when there is nothing to record. There may be freed units all the same, those that a failed
-    /// copy had allocated: no record names them, and they are freed after the flush.
+    /// Flushes the device when there is nothing to record. Units may still be waiting to be freed: a failed copy had
+    /// allocated them, and no record names them. They are freed after the flush.
     fn flush_all(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
         let taken = state.take();
         drop(state);
@@ -110,10 +111,10 @@ impl PoolInner {
         flushed
     }
 
-    /// Writes the records of everything that waits, or a checkpoint if they would fill half of the journal.
+    /// Writes the records of all pending changes, or a checkpoint if they would fill half of the journal.
     fn write_records<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<(), Status> {
         // The size record of a volume that shrank precedes the records of units, none of which may lie beyond the new
-        // end. So unmap the units beyond it first.
+        // end. So the units beyond the end are unmapped first.
         while state.cut_a_part()? {
             drop(state);
             state = self.lock();
@@ -184,15 +185,15 @@ impl PoolInner {
         if taken.ends_quarantine {
             state.end_quarantine();
         }
-        // A required checkpoint keeps `unsynced` set: until it is durable, what was undone may be on the device (I5).
+        // A required checkpoint keeps `unsynced` set: until it is durable, an undone change may be on the device (I5).
         if state.is_clean() && !state.next.is_required() {
-            // Relaxed: under the lock, as where it is set.
+            // Relaxed: under the lock, like the store that sets it.
             self.unsynced.store(false, Ordering::Relaxed);
         }
     }
 }
 
-/// The work of a commit, apart from a failed checkpoint that it writes again first.
+/// The work of a commit, without a failed checkpoint that it writes again first.
 enum Work {
     /// The pool is closed, or another opening has taken it.
     Nothing,
@@ -200,7 +201,7 @@ enum Work {
     Flush,
     Records,
     Checkpoint {
-        /// Marks the pool as closed.
+        /// True to mark the pool as closed.
         clean: bool,
     },
 }

@@ -1,31 +1,30 @@
 //! Opening a pool for deletes alone, if the host has no space for the first checkpoint.
 //!
-//! An opening after a crash has pages of metadata to write, those that the journal has changed. If neither the pages
-//! that the pool keeps free nor any free unit has space on the host, that checkpoint cannot be written. But the blocks
-//! of the journal were written when the pool was made, and a delete is one record. So the opening continues where the
-//! crash ended, in the same incarnation, as if the process had not stopped: it appends deletes to the journal, and
-//! accepts no other change. The units that a delete frees are punched, which gives the host space back. As soon as the
-//! space suffices, the checkpoint is written and the pool accepts all changes.
+//! After a crash, an opening has to write the pages of metadata that the journal has changed. This first checkpoint
+//! cannot be written if the host has space for neither the pages that the pool keeps free nor any free unit. But the
+//! blocks of the journal were written when the pool was made, and a delete is one record. So the opening continues
+//! where the crash ended, in the same incarnation, as if the process had not stopped: it appends deletes to the
+//! journal, and accepts no other change. The units that a delete frees are punched, which returns their space to the
+//! host. As soon as the space suffices, the checkpoint is written and the pool accepts all changes.
 //!
-//! The same is done if a damaged map leaves no page for the checkpoint, or rules one out
+//! The same is done if a damaged map leaves no page for the checkpoint, or makes a checkpoint impossible
 //! ([`quarantine`](crate::state::quarantine)): deletes remove that cause too.
 //!
-//! Owns the way into [`Phase::DeletesOnly`] and out of it. Does not own the search for space
-//! ([`stock`](crate::engine::stock)), nor what each operation does in that phase.
+//! Owns the change into [`Phase::DeletesOnly`] and out of it. Does not own the search for space
+//! ([`stock`](crate::engine::stock)), nor the behaviour of each operation in that phase.
 //!
-//! - C1: before the first checkpoint only the journal is written, and the superblocks of a closed pool, to record that
-//!   it is open again. Only journal blocks that no recovery needs are written: the first one behind the last commit,
-//!   and those of a torn commit.
+//! - C1: before the first checkpoint, only journal blocks that no recovery needs are written: the first one behind the
+//!   last commit, and the blocks of a torn commit. In a closed pool the superblocks are written too, to record that it
+//!   is open again.
 //! - C2: the blocks of a torn commit are blanked, durably, before another commit takes its number. Otherwise the last
 //!   blocks of the torn commit would follow the new one, and be replayed as a commit of their own.
 //! - C3: a delete begins only when the journal block for its record has space, and is blank or contains what could not
-//!   be written (C5). The block is blanked while no commit is under way: a flush by any thread commits deletes that are
-//!   not durable yet, into this very block.
+//!   be written (C5). The block is blanked while no commit is under way, because a flush by any thread may write
+//!   deletes that are not durable yet into this very block.
 //! - C4: free units are punched only after a flush has made durable that they are free (H1 of
-//!   [`stock`](crate::engine::stock)), and while nobody else can take them: data and metadata take none in this phase.
-//! - C5: a journal block whose write failed is written again, before any other: a block behind a missing one would be
-//!   read as proof that records are lost. If the failed write reached the device, its records are in the next write
-//!   too, because deletes are not undone, and all waiting records fit one block.
+//! - C5: a journal block whose write failed is written again before any other block: a block behind a missing one would
+//!   prove to the next reader that records are lost. If the failed write reached the device, its records are in the
+//!   next write too, because deletes are not undone, and all waiting records fit one block.
 //!
 //! Called by opening and by deletes.
 
@@ -43,16 +42,17 @@ use crate::state::State;
 use crate::state::phase::{Event, Phase};
 use crate::state::sums::regions::Regions;
 
-/// Most units per punch.
+/// Largest number of units per punch.
 const MOST_AT_ONCE: u64 = 1 << 14;
-/// Most deletes that wait for the journal to be writable again: they fit one block (C5).
+/// Largest number of deletes that wait until the journal is writable again: they fit one block (C5).
 const MOST_WAITING: usize = 256;
-/// The operation, as error messages name it.
+/// Name of the operation in error messages.
 const DELETING: &str = "deleting a volume";
 
 impl PoolInner {
     /// Returns true if the host certainly has space for the first checkpoint. Punches free units if that is needed.
-    /// Called before anybody else has the pool, or in [`Phase::DeletesOnly`]; all that was read is durable (H1).
+    /// Called before anybody else uses the pool, or in [`Phase::DeletesOnly`]. Everything that was read is durable by
+    /// then (H1).
     pub(crate) fn find_room(&self) -> Result<bool, Status> {
         if !self.lock().has_pages_for_first() {
             return Ok(false);
@@ -82,8 +82,8 @@ impl PoolInner {
     }
 
     /// Writes the free pages that the first checkpoint will take, to prove that the host has space for them. Their
-    /// units were written as a whole, but a copy of the pool file may have holes in place of blank pages. Pages without
-    /// space stay out of use. Returns true if there were any.
+    /// units were once written completely, but a copy of the pool file may have holes in place of blank pages. Pages
+    /// without space are not used any more. Returns true if there were any.
     fn prove_pages(&self) -> Result<bool, Status> {
         let (mut good, mut refused, mut result) = (Vec::new(), false, Ok(()));
         let mut state = self.lock();
@@ -112,10 +112,10 @@ impl PoolInner {
         result.map(|()| refused)
     }
 
-    /// Called before anything else is written: makes a checkpoint of the recovered state, in a new incarnation. The
-    /// journal blocks of the previous opening become void with the superblock of this checkpoint and not earlier: a
-    /// superblock with a list of losses, which may be written before (L4 of [`loss`](crate::engine::loss)), still needs
-    /// them.
+    /// Makes a checkpoint of the recovered state, in a new incarnation. Called before almost anything else is written.
+    /// The superblock of this checkpoint makes the journal blocks of the previous opening void, and nothing earlier may
+    /// do so: a superblock with a list of losses, which may be written before (L4 of [`loss`](crate::engine::loss)),
+    /// still needs them.
     pub(crate) fn begin_incarnation(&self) -> Result<(), Status> {
         let mut state = self.lock();
         state.incarnation = state.sb.incarnation + 1;
@@ -130,8 +130,8 @@ impl PoolInner {
         let mut state = self.lock();
         let (ring, first) = (Ring::of(&state.sb), state.next_seq);
         let end = (state.sb.replay_seq + u64::from(ring.blocks)).min(highest_seq.max(first) + 1);
-        // A delete needs a free block in the journal. A pool with a damaged map is opened even without one, so that it
-        // can be read.
+        // A delete needs a free block in the journal. A pool with a damaged map is opened even without a free block, so
+        // that it can be read.
         if end <= first && state.quarantine.is_none() {
             return Err(Status::NoSpc);
         }
@@ -146,9 +146,9 @@ impl PoolInner {
         self.flush()
     }
 
-    /// Writes both superblocks without the mark that the pool was closed. The journal of a closed pool is not replayed,
-    /// so this comes before a delete is appended. After a crash before the second superblock is durable, the pool opens
-    /// at its checkpoint with an empty journal.
+    /// Writes both superblocks without the flag that the pool is closed. The journal of a closed pool is not replayed,
+    /// so this precedes the first delete. If a crash comes before the second superblock is durable, the pool opens at
+    /// its checkpoint with an empty journal.
     fn say_open(&self) -> Result<(), Status> {
         let sb = Superblock { clean: false, ..self.lock().sb.twin() };
         let twin = sb.twin();
@@ -171,7 +171,7 @@ impl PoolInner {
             }
             let blank = self.between_commits(|| self.blank_next())?;
             let state = self.lock();
-            // A commit may have taken the block since: then blank the next one.
+            // A commit may have taken the block in the meantime: then blank the next one.
             if state.next_seq == blank {
                 return Ok(state);
             }
@@ -212,11 +212,11 @@ impl PoolInner {
         let mut state = self.lock();
         state.phase = state.phase.after(Event::Room);
         drop(state);
-        // If it fails, the next commit makes the checkpoint again.
+        // If this fails, the next commit makes the checkpoint again.
         self.begin_incarnation().is_ok()
     }
 
-    /// The error for an operation that a pool in [`Phase::DeletesOnly`] refuses or cannot complete.
+    /// Returns the error for an operation that a pool in [`Phase::DeletesOnly`] refuses or cannot complete.
     pub(crate) fn deletes_only(&self, what: String) -> PoolError {
         let state = self.lock();
         let damaged = state.table.first_damaged().map(|(vol, damage)| (vol.name.clone(), damage.clone()));
@@ -228,8 +228,8 @@ impl PoolInner {
         }
     }
 
-    /// Gives all free units back to the host (C4), even in a pool that is not set to discard: without space on the host
-    /// the pool could not even be opened.
+    /// Returns the space of all free units to the host (C4), even in a pool that is not set to discard. Without space
+    /// on the host the pool could not even be opened.
     fn punch_free(&self) -> Result<(), Status> {
         if !self.takes_back() {
             return Ok(());
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// True if the first checkpoint of an opening writes nothing but superblocks.
+    /// Returns true if the first checkpoint of an opening writes nothing but superblocks.
     fn first_is_bare(&self) -> bool {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
         let nothing_kept = self.kept.rewrite.is_none();
@@ -281,7 +281,8 @@ mod tests {
     use crate::format::journal::Ring;
     use crate::{CheckOptions, Checksum, OpenOptions, Pool, PoolError, check_device};
 
-    /// A pool that crashed with changes of volume `kept` only in the journal, on a host without space for a page.
+    /// Returns a pool that crashed with changes of volume `kept` only in the journal, on a host without space for a
+    /// page.
     fn cut_off(checksum: Checksum, changes: u64) -> Rig {
         let rig = Rig::new(60 << 20, checksum);
         let pool = rig.open().unwrap();
@@ -375,7 +376,7 @@ mod tests {
         }
     }
 
-    /// A pool that crashed as in [`cut_off`], with six more volumes, which are empty.
+    /// Returns a pool that crashed as in [`cut_off`], with six more volumes, which are empty.
     fn with_empty_volumes() -> Rig {
         let rig = Rig::new(60 << 20, Checksum::None);
         let pool = rig.open().unwrap();

@@ -1,15 +1,15 @@
-//! An open pool: its state under a lock, and the parts beside it.
+//! An open pool: its state under a lock, and its other parts.
 //!
-//! Owns [`PoolInner`], the locks and the waits. Does not own any operation: those are in
+//! Owns [`PoolInner`], the locks and the waits. Does not own any operation. Operations are in
 //! [`commit`](crate::engine::commit), [`checkpoint`](crate::engine::checkpoint), [`snapshot`](crate::ops::snapshot),
-//! [`volume`](crate::volume).
+//! and [`volume`](crate::volume).
 //!
 //! Locks, in the order in which they are taken: `structural` (one change of the table at a time, held over I/O and
 //! graces) -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace) -> the signal
 //! of the [background](super::background).
 //!
-//! - I1: a change under the lock is in `dirty` or `pending` before the lock is released, or undoes what was never
-//!   durable.
+//! - I1: before the lock is released, a change made under it is in `dirty` or `pending`, unless it undoes a change that
+//!   was never durable.
 //! - I2: `unsynced` is set while a flush of the device alone would not make everything durable.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::state::table::VolumeCore;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::flush_alarm::FlushAlarm;
 
-/// Most entries freed under one hold of the lock. A map slot that was begun is finished even beyond this.
+/// Largest number of entries freed under one hold of the lock. A map slot that was begun is finished even beyond this.
 pub(crate) const LET_GO: u64 = 16_384;
 /// Longest sleep of a waiter before it checks for cancellation.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -46,7 +46,7 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    /// Rings when a flush of any member has failed, or when another opening has taken the pool.
+    /// The alarm that rings when a flush of any member has failed, or when another opening has taken the pool.
     pub(crate) alarm: Arc<FlushAlarm>,
     /// Claims on the member devices. The first one is on the device that the pool was opened by.
     owners: Mutex<Vec<Claim>>,
@@ -62,7 +62,8 @@ pub(crate) struct PoolInner {
     /// Messages about the damage that a rescue passed over.
     pub(crate) unsure: Vec<String>,
     pub(crate) unsynced: AtomicBool,
-    /// True if the host had no space for the last write to a place that had none ([`stock`](crate::engine::stock)).
+    /// True if the host had no space for the last write to a place that had no space yet
+    /// ([`stock`](crate::engine::stock)).
     pub(crate) host_full: AtomicBool,
     /// Number of writes that the host refused for lack of space.
     pub(crate) host_refusals: AtomicU64,
@@ -79,7 +80,7 @@ pub(crate) struct PoolInner {
     /// Activities of the pool that may slow down I/O.
     pub(crate) beside: Activities,
     state: Mutex<State>,
-    /// Notified when space comes back, a unit is no longer busy, or a copy has settled.
+    /// Notified when space is freed, a unit is no longer busy, or a copy has settled.
     changed: Condvar,
 }
 

@@ -1,6 +1,6 @@
 //! Leadership of commits: one thread leads a commit, the others wait for its result.
 //!
-//! Owns the numbers of commits, by which a caller finds the result of a commit that began after its call. Does not own
+//! Owns the numbers of commits. With them a caller finds the result of a commit that began after its call. Does not own
 //! the work of a commit.
 //!
 //! Called by [`commit`](super::commit).
@@ -42,12 +42,12 @@ impl Commits {
         self.progress.lock().expect("invariant: no panic under this lock")
     }
 
-    /// Returns the result of a commit that begins after this call. The flag is true if this thread led that commit, by
-    /// `lead`, and false if another thread did.
+    /// Returns the result of a commit that begins after this call, and a flag. The flag is true if this thread led that
+    /// commit, by a call of `lead`, and false if another thread led it.
     pub(super) fn commit(&self, lead: impl FnOnce() -> Result<(), Status>) -> (Result<(), Status>, bool) {
         let mut progress = self.lock();
-        // A commit that is running may have taken its changes before this call, so the result of the next one is
-        // needed.
+        // A commit that is running may have taken its changes before this call, so this caller needs the result of the
+        // next one.
         let wanted = progress.started + 1;
         while progress.running && progress.done < wanted {
             progress = wait::wait_on(&self.ended, &self.progress, progress, None);

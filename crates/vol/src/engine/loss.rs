@@ -1,20 +1,21 @@
 //! Failed flushes, and the data that they may have lost.
 //!
-//! After a failed flush the state of the data that it was to make durable is unknown, and a later flush that succeeds
-//! proves nothing about that data. So the first failure degrades the pool: until the pool is opened again, from its
-//! durable state, only the list of the volumes that may have lost data is written. Owns that list, and the record of
+//! After a failed flush, the state of the data that it was to make durable is unknown, and a later flush that succeeds
+//! proves nothing about that data. So the first failure degrades the pool: only the list of the volumes that may have
+//! lost data is still written, until the pool is opened again from its durable state. Owns that list, and the record of
 //! the volumes that were written to since the last commit.
 //!
-//! That record costs an overwrite one comparison: a volume stores the *epoch* of its last write (the alarm's count,
+//! That record adds one comparison to an overwrite: a volume stores the *epoch* of its last write (the alarm's count,
 //! [`FlushAlarm`]), and a writer stores the epoch only if it differs. Each commit begins a new epoch, and checks,
 //! without sleeping, whether the writes of the old one have ended.
 //!
 //! - L1: writes that began in epochs before `safe` are durable, their metadata included.
 //! - L2: a volume is listed if an acknowledged write, discard or growth of it may be lost. A volume may also be listed
-//!   although flushes of the device alone have made its writes durable, because no commit counts those.
-//! - L3: a write that is not refused has its epoch noted before the alarm rings, or before the list is made.
-//! - L4: the list goes into a superblock of the checkpoint that is known to be durable, and first into the slot that
-//!   this checkpoint does not need. So a crash at any moment leaves what was durable.
+//!   although its writes are durable: flushes of the device alone may have made them durable, and no commit counts
+//!   those.
+//! - L3: the epoch of a write that is not refused is noted before the alarm rings, or before the list is made.
+//! - L4: the list goes into a superblock of the checkpoint that is known to be durable. It is written first into the
+//!   slot that this checkpoint does not need, so a crash at any moment leaves the durable state intact.
 //!
 //! Called by commits, by writers, and when the pool is dropped.
 
@@ -31,18 +32,19 @@ use crate::state::plan::Reached;
 use crate::state::table::VolumeCore;
 
 impl VolumeCore {
-    /// True if the present epoch is already noted. Compares two words (L3).
+    /// Returns true if the present epoch is already noted. Compares two words (L3).
     #[inline(always)]
     pub(crate) fn is_noted(&self, alarm: &FlushAlarm) -> bool {
         // Relaxed: a thread that stored this epoch has checked afterwards that the alarm did not ring.
         self.written_in.load(Ordering::Relaxed) == alarm.epoch()
     }
 
-    /// Notes that the volume is written to. Returns an error when the pool takes no writes any more.
+    /// Notes that the volume is written to. Returns an error if the pool takes no writes any more.
     pub(crate) fn note_write(&self, alarm: &FlushAlarm) -> Result<(), Status> {
         let epoch = alarm.epoch_now();
         if epoch != FlushAlarm::RINGING {
-            // SeqCst: before the load below; pairs with the load in `State::losses`, which comes after the alarm rang.
+            // SeqCst: before the load below; pairs with the load in `State::losses`, which comes after the alarm has
+            // rung.
             self.written_in.store(epoch, Ordering::SeqCst);
         }
         if alarm.epoch_now() == FlushAlarm::RINGING { Err(Status::IoErr) } else { Ok(()) }
@@ -50,11 +52,11 @@ impl VolumeCore {
 }
 
 impl PoolInner {
-    /// Flushes the pool's device. A flush that was not sent for lack of memory has lost nothing, and does not degrade
-    /// the pool.
+    /// Flushes the pool's device. If a flush could not be sent for lack of memory, nothing is lost, and the pool is not
+    /// degraded.
     ///
-    /// A flush that succeeded while another one failed counts as failed: with the failed one the device may have
-    /// dropped data that this one was to cover. The metadata written next would then refer to missing data.
+    /// A flush that succeeded while another one failed counts as failed: the device may have dropped data at the failed
+    /// flush that this one was to make durable. Metadata written afterwards would then refer to missing data.
     pub(crate) fn flush(&self) -> Result<(), Status> {
         match self.io.flush() {
             Ok(()) => self.alarm.failed().map_or(Ok(()), Err),
@@ -83,9 +85,8 @@ impl PoolInner {
         safe
     }
 
-    /// Stops all further commits after a flush of this pool or of another user of the device has failed, and writes the
-    /// list of losses if it is not on the device yet. Called by the leader of a commit, or while nobody else has the
-    /// pool.
+    /// Stops all further commits after a failed flush, by this pool or by another user of the device. Writes the list
+    /// of losses if it is not on the device yet. Called by the leader of a commit, or while nobody else uses the pool.
     #[cold]
     pub(crate) fn degrade(&self, status: Status) -> Result<(), Status> {
         let mut state = self.lock();
@@ -144,7 +145,7 @@ impl State {
 
     /// Returns the volumes that may have lost data, including those listed before (L2).
     fn losses(&self) -> Lost {
-        // SeqCst: after the alarm rang; pairs with the store in `note_write` (L3).
+        // SeqCst: after the alarm has rung; pairs with the store in `note_write` (L3).
         let written = self.table.iter().map(|vol| (vol.id, vol.core.written_in.load(Ordering::SeqCst)));
         let risky = written.chain(self.risk.deleted.iter().copied()).filter(|(_, epoch)| *epoch >= self.risk.safe);
         self.sb.lost.with(risky.map(|(id, _)| id))
@@ -266,7 +267,7 @@ mod tests {
         volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[mapping]), &may_block).unwrap();
     }
 
-    /// A pool with a volume whose first unit is durable, and whose second is not.
+    /// Returns a pool with a volume whose first unit is durable, and whose second is not.
     fn pool() -> (Device, Pool, Volume, Arc<Seen>) {
         let device = open_device("ram:size=7M").unwrap();
         Pool::create(&device, &CreateOptions::default()).unwrap();

@@ -3,9 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`inner`] | an open pool: its state, its locks, its device |
-//! | [`background`] | the threads that work beside the users of a pool |
+//! | [`background`] | the background threads of a pool |
 //! | [`wait`] | waits for I/O in flight |
-//! | [`notices`] | notices of little space, for those who watch |
+//! | [`notices`] | notices of little space, for watches |
 //! | [`leader`] | the choice of the thread that leads a commit; the others wait for it |
 //! | [`commit`] | commits: the writes to the journal |
 //! | [`checkpoint`] | checkpoints: all metadata at once |

@@ -1,9 +1,9 @@
 //! Notices of a pool's space: low, full, or enough again.
 //!
-//! Owns the newest notice and the threads that wait for it. The rule by which the state changes is in
-//! [`water`](crate::state::water).
+//! Owns the newest notice and the threads that wait for it. [`water`](crate::state::water) defines when the state
+//! changes.
 //!
-//! - W2: each change of the state is one notice with the next number; there is no notice without a change.
+//! - W2: each change of the state produces one notice, with the next number. Without a change there is no notice.
 //!
 //! Published under the pool's lock; read by embedders through [`Watch`], without that lock.
 
@@ -28,7 +28,7 @@ pub(crate) struct Notices {
 pub(crate) struct Publisher(pub(crate) Arc<Notices>);
 
 impl Publisher {
-    /// Starts at notice 0: there is space.
+    /// Makes a publisher at notice 0, in the state that there is enough space.
     pub(crate) fn new() -> Publisher {
         let newest =
             SpaceNotice { number: 0, state: SpaceState::Ok, metadata_low: false, free_bytes: 0, low_water_bytes: 0 };
@@ -81,8 +81,8 @@ impl Watch {
         Watch { notices: Arc::clone(notices), seen: newest.number - u64::from(troubled) }
     }
 
-    /// Returns the newest notice if there is one since the last call. Costs one load if there is none: cheap enough to
-    /// poll.
+    /// Returns the newest notice if there is one since the last call. A call without a notice costs one load, so
+    /// polling is cheap.
     #[inline]
     pub fn changed(&mut self) -> Option<SpaceNotice> {
         // Acquire: pairs with the store in `Notices::publish`.
@@ -104,7 +104,7 @@ impl Watch {
                 self.seen = newest.number;
                 return Some(*newest);
             }
-            // A timeout too long for the clock never ends: the wait is repeated, an hour at a time.
+            // A timeout beyond the range of the clock never ends: the wait is repeated, an hour at a time.
             let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() || self.is_closed() {
                 return None;
@@ -114,7 +114,7 @@ impl Watch {
         }
     }
 
-    /// True if the pool has closed: no notice will follow.
+    /// Returns true if the pool has closed: no notice will follow.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         // Relaxed: the flag orders nothing.

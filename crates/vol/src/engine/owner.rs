@@ -1,22 +1,22 @@
-//! The owner number: by it, an opening finds out that another opening has taken the pool for writing since, and stops.
+//! The owner number: with it, an opening detects that another opening has since taken the pool for writing, and stops.
 //!
-//! Claims keep two programs from opening one pool. They fail if the bytes can be reached by two names whose connection
-//! the host cannot see: a loop device, a device mapper table, two paths to one disk of a network, a shared image. So
-//! each opening for writing writes a random number of 128 bits into its superblocks, and reads it back from time to
-//! time while it writes: this is a *look*. Owns the looks, and the end of an opening that has lost its pool. Does not
-//! own claims ([`sheave_blk::claim`]), nor fencing, which only a device can do.
+//! Claims keep two programs from opening one pool. They fail if the bytes can be reached under two names whose
+//! connection the host cannot see: a loop device, a device mapper table, two paths to one disk of a network, a shared
+//! image. So each opening for writing writes a random number of 128 bits into its superblocks, and reads it back from
+//! time to time while it writes: this is a *look*. Owns the looks, and the end of an opening that has lost its pool.
+//! Does not own claims ([`sheave_blk::claim`]), nor fencing, which only a device can do.
 //!
 //! - O1: every superblock, of a checkpoint or with a list of losses, is written only after a look has found that this
 //!   opening still has the pool.
 //! - O2: commits begin, and units are given to volumes or discarded, only within
-//!   [`OpenOptions::owner_every`](crate::OpenOptions::owner_every) after a look. Within that time the check costs no
+//!   [`OpenOptions::owner_every`](crate::OpenOptions::owner_every) after a look. Within that time the check needs no
 //!   I/O.
 //! - O3: an opening that has lost its pool writes nothing any more: it rings its alarm, as after a failed flush, but
 //!   writes no list of losses.
 //! - O4: a look that can read neither superblock is an I/O error for its caller; the next one looks again.
 //!
-//! One case remains: overwrites of blocks that only one volume has are I/O of rings, without a look. They continue
-//! until any other operation looks.
+//! One case is not covered: an overwrite of blocks that only one volume has is done by a ring, without a look. Such
+//! overwrites continue until any other operation looks.
 //!
 //! Called by commits, checkpoints, writes to new space, discards, and by
 //! [`Pool::check_owner`](crate::Pool::check_owner).
@@ -38,7 +38,7 @@ struct Known {
     /// Incarnation and owner number of this opening, and of the previous one.
     ours: [(u64, [u8; 16]); 2],
     pool: [u8; 16],
-    /// Generation that is certainly on the device, and the highest that this opening may have written.
+    /// Generation that is certainly on the device, and the highest generation that this opening may have written.
     generations: (u64, u64),
 }
 
@@ -55,7 +55,7 @@ impl PoolInner {
         self.look(None)
     }
 
-    /// True if the last look at the owner is too old.
+    /// Returns true if the last look at the owner is too old.
     pub(crate) fn look_is_due(&self, state: &State) -> bool {
         !self.read_only && state.looked.elapsed() > self.owner_every
     }
@@ -81,7 +81,8 @@ impl PoolInner {
         }
     }
 
-    /// Returns a description of the other owner of the pool, if there is one. Called outside of commits, unlike `look`.
+    /// Returns a description of the pool's other owner, or `None` if there is none. Unlike `look`, it is called outside
+    /// of commits.
     pub(crate) fn look_beside(&self) -> Result<Option<String>, Status> {
         for last in [false, true] {
             let found = self.read_slots()?;
@@ -135,16 +136,16 @@ impl State {
         }
     }
 
-    /// The owner number for the next superblock: zero in a pool that was not upgraded to have one.
+    /// Returns the owner number for the next superblock. It is zero in a pool that was not upgraded to have one.
     pub(crate) fn owner_to_write(&self) -> [u8; 16] {
         if self.numbered { self.owner } else { [0; 16] }
     }
 }
 
-/// Describes the opening that has the pool now; `None` if it is still this one.
+/// Describes the opening that has the pool now. Returns `None` if it is still this one.
 ///
-/// Two damaged superblocks are no evidence of another opening: the next checkpoint writes them anew. The same goes for
-/// one damaged superblock beside an older one.
+/// Two damaged superblocks do not prove another opening: the next checkpoint writes them anew. The same is true of one
+/// damaged superblock beside an older one.
 fn stranger(found: &[Option<Superblock>; 2], known: &Known) -> Option<String> {
     let newest = match found {
         [Some(a), Some(b)] => choose([Ok(a.clone()), Ok(b.clone())]).map_or(b.clone(), |(newest, _)| newest),
@@ -310,8 +311,8 @@ mod tests {
         second
     }
 
-    /// V30: after another opening has taken the pool, the first owner writes nothing, whatever operation is tried, and
-    /// its errors say why.
+    /// V30: after another opening has taken the pool, the first owner writes nothing in any operation, and its errors
+    /// name the reason.
     #[test]
     fn an_opening_that_lost_the_pool_writes_nothing() {
         type Try = (&'static str, fn(&Pool, &mut Option<Volume>) -> bool);
@@ -471,7 +472,7 @@ mod tests {
     }
 
     /// A pool of an older program has no owner numbers. Successive openings are still distinguished, and an upgrade
-    /// adds the numbers. the numbers.
+    /// adds the numbers.
     #[test]
     fn later_openings_are_detected_without_owner_numbers() {
         let rig = Rig::new();

@@ -1,22 +1,22 @@
 //! The stock: pages that surely have space, for metadata on a device that allocates space only when it is written.
 //!
-//! A pool file is sparse. When the file system that holds it is full, a write to new space fails, whatever the pool
-//! itself has free. Data may be refused; but flushes, deletes, closing and opening write pages of metadata, and these
-//! must find space. So each unit that becomes metadata is first written with zeroes as a whole, and the
-//! [account](crate::state::account) counts the free pages of such units only (M4). The journal and the superblocks were
+//! A pool file is sparse. When the file system that holds it is full, a write to new space fails, even if the pool has
+//! free units. Writes of data may be refused. But flushes, deletes, closing and opening write pages of metadata, and
+//! these must find space. So each unit that becomes metadata is first filled with zeroes, and the
+//! [account](crate::state::account) counts only the free pages of such units (M4). The journal and the superblocks were
 //! written when the pool was made.
 //!
-//! Owns those writes, and the record of whether the host had space for them. Does not own the pages
+//! Owns those writes, and the record that the host had space for them or not. Does not own the pages
 //! ([`alloc::pages`](crate::state::alloc::pages)).
 //!
 //! - H1: a unit is written here only if no crash can bring it back into use: it is free, and that is durable. An
 //!   opening first flushes the journal that it has read, which may be in a cache only.
 //! - H2: pages of metadata that become free stay metadata up to a bound, so that a pool whose host is full needs no new
 //!   space for the pages that it writes again and again.
-//! - H3: after a crash it is not known which free units have space. An opening looks for them where they are usually
-//!   taken from, and passes over units that the host refuses, up to a limit.
+//! - H3: after a crash it is not known which free units have space. An opening searches where units are usually taken
+//!   from, and passes over units that the host refuses, up to a limit.
 //!
-//! Called by the account and by opening. Writes to new space report here whether the host had space.
+//! Called by the account and by opening. Writes to new space also report their results here.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -30,15 +30,16 @@ use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::alloc::pages::Pages;
 
-/// Most units that the host may refuse during an opening. After that the opening continues with the stock that it has.
+/// Largest number of units that the host may refuse during an opening. Then the opening continues with the stock it
+/// has.
 const MOST_REFUSED: usize = 1024;
 impl PoolInner {
-    /// Adds units to the stock until it has `wanted` pages, the host has refused `most` units, or none is free. Returns
-    /// the lock.
+    /// Adds units to the stock until the stock has `wanted` pages, the host has refused `most` units, or no unit is
+    /// free. Returns the lock.
     ///
     /// # Errors
     ///
-    /// The error of a write that fails for another reason than want of space.
+    /// The error of a write that failed for a reason other than lack of space.
     pub(crate) fn stock_up<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -91,14 +92,14 @@ impl PoolInner {
         self.stock_up(self.lock(), MOST_REFUSED, wanted).map(drop)
     }
 
-    /// Writes bytes of the pool's own to space that may be new, and notes the result.
+    /// Writes metadata to space that may be new, and records whether the host had space for it.
     pub(crate) fn write_new(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         let written = self.io.write(at, bytes);
         self.note_host(written.err().unwrap_or(Status::Ok));
         written
     }
 
-    /// Notes the result of a write to new space.
+    /// Records the result of a write to new space.
     pub(crate) fn note_host(&self, status: Status) {
         // Relaxed, all: a report, which orders nothing.
         match status {
@@ -111,12 +112,12 @@ impl PoolInner {
         }
     }
 
-    /// True if an operation failed with `status` because the host is full.
+    /// Returns true if an operation failed with `status` because the host is full.
     pub(crate) fn is_host_full(&self, status: Status) -> bool {
         status == Status::NoSpc && self.host_full.load(Ordering::Relaxed) // Relaxed: as above
     }
 
-    /// The error for an operation that found the host full.
+    /// Returns the error for an operation that found the host full.
     pub(crate) fn host_is_full(&self, what: String) -> PoolError {
         PoolError::HostFull { what, device: self.device.name().to_string() }
     }

@@ -1,14 +1,14 @@
-//! Waits for I/O in flight: the volumes that they concern, their time limit, and the error if the I/O does not end.
+//! Waits for I/O in flight: the volumes concerned, the time limit, and the error if the I/O does not end.
 //!
 //! Owns the waits of a pool for the graces of its volumes. A thread that needs a lock or a change which depends on such
 //! a grace waits here too, because the I/O in question may be on its own rings.
 //!
 //! - P1: a wait runs the rings of its own thread, so that no thread waits for I/O that only it can end.
-//! - P2: every other wait ends: with the I/O, with a cancel, or after [`OpenOptions::longest_wait`]. In the last case
-//!   the volume's grace can name the thread with the I/O.
+//! - P2: every other wait ends when the I/O ends, when it is cancelled, or after [`OpenOptions::longest_wait`]. In the
+//!   last case the volume's grace can name the thread with the I/O.
 //! - P3: a volume's changes wait for that volume's I/O alone. Changes of the pool as a whole wait for [`Everyone`].
-//! - P4: only time in which the I/O could have ended counts. A process that was stopped, or a machine that was paused,
-//!   wakes with the clock far ahead and all I/O where it was: that time does not count.
+//! - P4: only time in which the I/O could have ended counts. If a process was stopped or a machine was paused, the
+//!   clock is far ahead afterwards while no I/O has moved: that time does not count.
 //!
 //! Called by writes, holes, changes of the table, and checkpoints.
 //!
@@ -29,9 +29,9 @@ use crate::state::State;
 use crate::state::everyone::Everyone;
 use crate::state::table::VolumeCore;
 
-/// Sleep of a thread with rings of its own between two attempts to take a lock.
+/// Time between two attempts to take a lock, on a thread with rings of its own.
 const NAP: Duration = Duration::from_micros(200);
-/// Most time that counts for one pause between two looks (P4). A running thread looks every [`LOOK_EVERY`].
+/// Longest time that counts for one pause between two looks (P4). A running thread looks every [`LOOK_EVERY`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time that a thread has waited for I/O of others (P4).
@@ -63,13 +63,13 @@ impl Everyone {
 }
 
 impl PoolInner {
-    /// Waits until each I/O of a volume has ended that may have used its old map.
+    /// Waits until every I/O of a volume that may have used its old map has ended.
     pub(crate) fn wait_for_io(&self, core: &VolumeCore, may_block: &MayBlock) -> Result<(), Status> {
         self.wait_for_ticket(core, core.top.grace().start(), &mut Waited::since(Instant::now()), may_block)
     }
 
-    /// Does the same for several volumes, within the time of one wait (P2). An error names the volume whose I/O has not
-    /// ended.
+    /// Does the same for several volumes, within the time of one wait (P2). The error names the volume whose I/O has
+    /// not ended.
     pub(crate) fn wait_for_io_of<'a>(
         &self,
         cores: impl Iterator<Item = &'a VolumeCore>,
@@ -103,7 +103,7 @@ impl PoolInner {
         }
     }
 
-    /// The error for a change of a volume whose I/O has not ended in time.
+    /// Returns the error for a change of a volume whose I/O has not ended in time.
     pub(crate) fn io_goes_on(&self, name: &str, core: &VolumeCore) -> PoolError {
         let holders = core.top.grace().holders();
         let who = match &holders[..] {
@@ -117,10 +117,10 @@ impl PoolInner {
         }
     }
 
-    /// Sleeps until the pool changes, a short while at most.
+    /// Sleeps until the pool changes, but at most [`LOOK_EVERY`].
     pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if own::has_own() {
-            // P1. Without the lock: completions on these rings take it.
+            // P1: the lock is not held, because completions on these rings take it.
             drop(state);
             own::complete_own();
             state = self.lock();

@@ -12,15 +12,15 @@ use crate::format::*;
 pub struct Geometry {
     /// Bytes of an allocation unit.
     pub unit_bytes: u32,
-    /// Allocation units of the pool.
+    /// Number of allocation units of the pool.
     pub total_units: u64,
     /// First unit that is not reserved for superblocks and journal.
     pub first_unit: u64,
-    /// Entries of a leaf.
+    /// Number of entries of a leaf.
     pub leaf_entries: usize,
-    /// 4 KiB blocks of a unit.
+    /// Number of 4 KiB blocks of a unit.
     pub unit_blocks: usize,
-    /// Words of written bits of an entry.
+    /// Number of words of written bits of an entry.
     pub entry_words: usize,
     /// True if each page has a second copy.
     pub paired: bool,
@@ -68,7 +68,7 @@ impl Geometry {
         units.div_ceil(self.region_units())
     }
 
-    /// Returns the most pages that the tree of checksums can have at `level`.
+    /// Returns the largest number of pages that the tree of checksums can have at `level`.
     pub(crate) fn sums_pages(&self, level: u16) -> u64 {
         (0..level).fold(self.regions(self.total_units), |pages, _| pages.div_ceil(INDEX_CHILDREN as u64))
     }

@@ -59,7 +59,7 @@ impl Ring {
     }
 }
 
-/// The blocks of one commit, to which records are appended.
+/// The blocks of one commit. Records are appended to them.
 #[derive(Debug)]
 pub struct Commit {
     blocks: Vec<u8>,
@@ -181,7 +181,7 @@ impl JournalBlock {
     }
 }
 
-/// Limits for all records of a journal together. They bound the time and memory that a forged journal can cost even if
+/// Limits for all records of a journal together. They bound the time and memory that a forged journal can use even if
 /// each of its records is valid by itself.
 #[derive(Debug)]
 pub(crate) struct Bounds {
@@ -193,22 +193,23 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Units that all `RUN` records together may map. A pool writes no `RUN` that maps units.
+    /// Number of units that all `RUN` records together may map. A pool writes no `RUN` that maps units.
     const MOST_RUN_UNITS: u64 = 1 << 20;
-    /// Regions that all `INTENT` records together may open. A pool has at most 2,048 regions open, and opens 8 with a
-    /// commit.
+    /// Number of regions that all `INTENT` records together may open. A pool has at most 2,048 regions open, and opens
+    /// 8 with a commit.
     const MOST_REGIONS: u64 = 1 << 20;
-    /// Blocks that all `MARK` and `UNMARK` records together may name: 128 GiB of data found bad since a checkpoint.
+    /// Number of blocks that all `MARK` and `UNMARK` records together may name: 128 GiB of data found bad since a
+    /// checkpoint.
     const MOST_MARKS: u64 = 1 << 25;
-    /// Regions that may be open in a journal and the checkpoint before it: twice the limit of an open pool.
+    /// Number of regions that may be open in a journal and the checkpoint before it: twice the limit of an open pool.
     pub(crate) const MOST_OPEN: u64 = 1 << 12;
-    /// Leaves and index nodes that replayed records may change. An open pool writes a checkpoint when half as many have
-    /// changed.
+    /// Number of leaves and index nodes that replayed records may change. An open pool writes a checkpoint when half as
+    /// many have changed.
     pub(crate) const MOST_NODES: u64 = 1 << 15;
-    /// Limit for the work on maps since a checkpoint, counted in copied node entries; the `_COST` constants are in the
+    /// Limit for the work on maps since a checkpoint, counted in copied node entries; the `_COST` constants have the
     /// same unit. It exists because a record of a few bytes can cause much work. An open pool counts the same work and
-    /// writes a checkpoint at a quarter of this limit. Dropping a node costs nothing: the node was counted when it was
-    /// made or loaded.
+    /// writes a checkpoint at a quarter of this limit. Dropping a node adds nothing, because the node was counted when
+    /// it was made or loaded.
     pub(crate) const MOST_COST: u64 = 1 << 24;
     /// Cost of sharing one slot of a map.
     pub(crate) const SLOT_COST: u64 = 32;

@@ -72,33 +72,34 @@ pub const JOURNAL_START: u64 = 2 * BLOCK_BYTES;
 pub const MIN_UNIT_BYTES: u32 = 4 << 10;
 /// Largest allocation unit.
 pub const MAX_UNIT_BYTES: u32 = 1 << 20;
-/// Most allocation units of a pool: 64 TiB of the smallest, 1 PiB of 64 KiB.
+/// Largest number of allocation units of a pool: 64 TiB of the smallest, 1 PiB of 64 KiB.
 pub const MAX_POOL_UNITS: u64 = 1 << 34;
-/// Most allocation units of a pool with two copies of its pages: a reference has 32 bits for the unit of the second
-/// copy.
+/// Largest number of allocation units of a pool with two copies of its pages: a reference has 32 bits for the unit of
+/// the second copy.
 pub const MAX_PAIRED_UNITS: u64 = 1 << 32;
-/// Most allocation units of a volume.
+/// Largest number of allocation units of a volume.
 pub const MAX_VOLUME_UNITS: u64 = 1 << 34;
 /// Fewest blocks of a journal.
 pub const MIN_JOURNAL_BLOCKS: u32 = 16;
-/// Most blocks of a journal (64 MiB): recovery reads the whole ring, and a check holds it in memory.
+/// Largest number of blocks of a journal (64 MiB): recovery reads the whole ring, and a check holds it in memory.
 pub const MAX_JOURNAL_BLOCKS: u32 = 16_384;
-/// Most members of a concatenation: equals the largest number of legs of a device.
+/// Largest number of members of a concatenation: equals the largest number of legs of a device.
 pub const MAX_MEMBERS: usize = 64;
-/// Most volumes and snapshots of a pool: less than the largest number of owners of a unit.
+/// Largest number of volumes and snapshots of a pool: less than the largest number of owners of a unit.
 pub const MAX_VOLUMES: u32 = 65_000;
-/// Most volumes that the superblock lists individually as possibly having lost data.
+/// Largest number of volumes that the superblock lists individually as possibly having lost data.
 pub const MAX_LOST: usize = 256;
 /// Number of copies of the superblock.
 pub const COPIES: usize = 2;
-/// Most bytes of a volume's name.
+/// Largest number of bytes of a volume's name.
 pub const MAX_NAME: usize = 255;
 
 /// Number of references in an index page.
 pub const INDEX_CHILDREN: usize = 256;
-/// Most entries of a leaf. Units of 256 KiB and more have fewer, so that a leaf with its bitmaps fits one block.
+/// Largest number of entries of a leaf. Units of 256 KiB and more have fewer, so that a leaf with its bitmaps fits one
+/// block.
 pub const MAX_LEAF_ENTRIES: usize = 256;
-/// Most 64-bit words of written bits in a leaf.
+/// Largest number of 64-bit words of written bits in a leaf.
 pub const MAX_LEAF_WORDS: usize = 256;
 /// Highest level of an index page: leaves are level 0, and 256^4 leaves are more than any volume has.
 pub const MAX_LEVEL: u16 = 4;
@@ -230,11 +231,11 @@ pub struct SuperblockBody {
     pub unit_bytes: U32,
     /// [`SUMS_NONE`] or [`SUMS_CRC32C`].
     pub sums: U32,
-    /// Allocation units of the pool.
+    /// Number of allocation units of the pool.
     pub total_units: U64,
     /// Address of the journal.
     pub journal_start: U64,
-    /// Blocks of the journal.
+    /// Number of blocks of the journal.
     pub journal_blocks: U32,
     /// Number that the next volume gets.
     pub next_volume: U32,
@@ -265,7 +266,8 @@ pub struct SuperblockBody {
     /// Generation of each member's label; 0 for the first member, which has no label, and for labels written when the
     /// pool was made.
     pub labels: [U64; MAX_MEMBERS],
-    /// Volumes with numbers below this one may have lost data, in addition to the list; 0 if only those of the list.
+    /// Volumes with numbers below this one may have lost data, in addition to the list. It is 0 if only listed volumes
+    /// may have.
     pub lost_below: U32,
     /// Number of entries of `lost`.
     pub lost_count: U32,
@@ -372,10 +374,10 @@ pub struct FreeRun {
     pub count: U64,
 }
 
-/// Most runs of a list of free units.
+/// Largest number of runs of a list of free units.
 pub const MAX_FREE_RUNS: usize = (PAYLOAD - size_of::<FreeHead>()) / size_of::<FreeRun>();
 
-/// Most checksums in a page.
+/// Largest number of checksums in a page.
 pub const MAX_SUMS: usize = (PAYLOAD - size_of::<SumsHead>()) / 4;
 /// Flag: the region was open, so writes to it may have been in flight. After a crash its checksums are computed anew.
 pub const SUMS_OPEN: u32 = 1;
@@ -461,7 +463,7 @@ pub struct RunBody {
     pub unit: U64,
     /// Number of units.
     pub count: U64,
-    /// First unit of the pool, of which all blocks are written; 0 if the run has no space.
+    /// First unit of the pool. All blocks of the units are written. It is 0 if the run has no space.
     pub phys: U64,
 }
 
@@ -519,14 +521,14 @@ pub struct MarkBody {
     pub count: U64,
 }
 
-/// Most blocks of a `MARK` or `UNMARK`: the number of blocks of the largest unit.
+/// Largest number of blocks of a `MARK` or `UNMARK`: the number of blocks of the largest unit.
 pub const MAX_MARKS: u64 = (MAX_UNIT_BYTES as u64) / BLOCK_BYTES;
 
 /// `IDENTITY`, after the head. In the table it follows the [`VolumeBody`] of a volume that has an identity.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentityBody {
-    /// Random bits, not all zero. A volume made by an import has those of the original.
+    /// Random bits, not all zero. A volume made by an import has the bits of the original.
     pub identity: [u8; 16],
 }
 

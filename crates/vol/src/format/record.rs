@@ -14,7 +14,7 @@ use crate::format::record_kind as kinds;
 use crate::format::superblock::Geometry;
 use crate::format::*;
 
-/// Most 64-bit words of written bits of an entry, reached by units of 1 MiB.
+/// Largest number of 64-bit words of written bits of an entry, reached by units of 1 MiB.
 pub const MAX_ENTRY_WORDS: usize = MAX_UNIT_BYTES as usize / BLOCK / 64;
 
 /// A change of the pool.

@@ -46,9 +46,9 @@ pub struct Superblock {
     /// True if new volumes get identities and may be interim. Set in pools that a program with this feature made or
     /// upgraded.
     pub identities: bool,
-    /// Allocation units of the pool.
+    /// Number of allocation units of the pool.
     pub total_units: u64,
-    /// Blocks of the journal, which begins at [`JOURNAL_START`].
+    /// Number of blocks of the journal, which begins at [`JOURNAL_START`].
     pub journal_blocks: u32,
     /// Number that the next volume gets.
     pub next_volume: u32,
@@ -60,7 +60,7 @@ pub struct Superblock {
     pub table: PageRef,
     /// Level of `table`.
     pub table_level: u16,
-    /// Volumes in the table.
+    /// Number of volumes in the table.
     pub volumes: u32,
     /// Time of creation in seconds since 1970.
     pub created: u64,
@@ -141,12 +141,13 @@ impl Lost {
     }
 }
 
-/// Grid of the copies: they lie at multiples of this, so that a search for them reads few blocks. Every allocation unit
-/// divides it. Copies of a first member smaller than [`LEAST_ON_GRID`] lie at the beginning of any unit.
+/// Distance between possible places of copies: they lie at multiples of it, so that a search for them reads few blocks.
+/// Every allocation unit divides it. Copies of a first member smaller than [`LEAST_ON_GRID`] lie at the beginning of
+/// any unit.
 pub const COPY_GRID: u64 = 1 << 20;
 /// Smallest first member whose copies lie at multiples of [`COPY_GRID`].
 pub const LEAST_ON_GRID: u64 = 32 << 20;
-/// Fewest units of a first member that gets copies, because each copy takes a whole unit.
+/// Smallest number of units of a first member that gets copies. Each copy takes a whole unit.
 pub const LEAST_COPIED: u64 = 128;
 
 /// Returns the addresses of the copies for a first member of `first_member` bytes: the middle, and near the end, before
@@ -452,7 +453,7 @@ impl Superblock {
         Superblock { generation: self.generation + 1, ..self.clone() }
     }
 
-    /// Returns the most allocation units that the pool can have.
+    /// Returns the largest number of allocation units that the pool can have.
     pub fn most_units(&self) -> u64 {
         if self.paired { MAX_PAIRED_UNITS } else { MAX_POOL_UNITS }
     }
@@ -494,8 +495,8 @@ impl Superblock {
     }
 
     /// Returns true if this intact superblock can be used although the other one, which is lost, may have been newer:
-    /// together with the journal it has all that was acknowledged. After a close both superblocks have that too, and
-    /// the first checkpoint of the next opening, which may be the lost one, acknowledges nothing.
+    /// together with the journal it has all that was acknowledged. The same is true of both superblocks after a close,
+    /// because the first checkpoint of the next opening, which may be the lost one, acknowledges nothing.
     pub fn stands_for_both(&self) -> bool {
         self.keeps_twins() || self.clean
     }

@@ -1,17 +1,19 @@
 //! Snapshots and clones: of one volume, or of several at one moment.
 //!
-//! Owns the moment. A copy shares the map of its source. Its point in time is fixed in two steps: first the tops of
-//! both get tags in all slots, so that new writes wait; then a grace period passes, so that no write that began before
-//! is in flight. Until then the copy is unborn: no checkpoint has it, and no shared unit is copied or moved.
+//! Owns the moment. A copy shares the map of its source. Its point in time is fixed in two steps. First the tops of
+//! source and copy get tags in all slots, so that new writes wait. Then a grace period passes, after which no write
+//! that began earlier is in flight. Until then the copy is unborn: checkpoints leave it out, and no shared unit is
+//! copied or moved.
 //!
-//! - S1: what was completed before the call is in the copy; what is submitted after it returned is not.
+//! - S1: the copy contains everything that was completed before the call, and nothing that is submitted after it
+//!   returned.
 //! - S2: the records of all changes of the source come before the record of the copy.
-//! - S3: a copy costs one step for each slot of its source's top, whatever the slots hold.
-//! - S5: the tags of all copies that are made together are set under one hold of the lock, and no source goes on before
-//!   all copies are born. So a write that is in one of the copies began before that hold, and every write that had
-//!   ended before that one began is in all of them.
-//! - S6: their records are added under one hold of the lock, so they are in one commit: a crash leaves all of them, or
-//!   none.
+//! - S3: making a copy takes one step for each slot of its source's top, whatever the slots contain.
+//! - S5: the tags of all copies that are made together are set under one hold of the lock, and no source takes new
+//!   writes before all copies are born. So if a write is in one of the copies, it began before that hold, and every
+//!   write that had ended before it began is in all copies.
+//! - S6: the records of all these copies are added under one hold of the lock, so they are in one commit: a crash
+//!   leaves all of the copies, or none.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -29,10 +31,10 @@ use crate::state::State;
 use crate::state::account::{ENTRY_COST, Spender};
 use crate::state::table::{OpenToken, VolumeCore};
 
-/// Most volumes that are copied together.
+/// Largest number of volumes that are copied together.
 pub(crate) const MAX_TOGETHER: usize = 1024;
-/// Most slots in the maps of volumes that are copied together: as many as the largest volume has. All of them are
-/// tagged under one hold of the lock.
+/// Largest number of slots in the maps of volumes that are copied together: as many as the largest volume has. All of
+/// them are tagged under one hold of the lock.
 const MAX_SLOTS: u64 = 262_144;
 
 /// A copy that is being made.
@@ -44,12 +46,12 @@ struct Birth<'a> {
     name: &'a str,
     snapshot: bool,
     created: u64,
-    /// Records that go with the copy's own.
+    /// Records that are written together with the record of the copy.
     marks: Vec<Record>,
 }
 
 impl Birth<'_> {
-    /// Returns the record of the copy. `size` is the source's.
+    /// Returns the record of the copy. `size` is the size of the source.
     fn record(&self, size: u64) -> Record {
         Record::Copy {
             volume: self.volume,
@@ -63,16 +65,16 @@ impl Birth<'_> {
         }
     }
 
-    /// Returns the value of the source's `settling`: the copy's number. `None` if the source is a snapshot, which
-    /// nobody writes.
+    /// Returns the number of the copy, which becomes the source's `settling`. Returns `None` if the source is a
+    /// snapshot, because nobody writes to a snapshot.
     fn settling(&self) -> Option<u32> {
         Some(self.volume).filter(|_| !self.core.snapshot)
     }
 }
 
 impl PoolInner {
-    /// Makes snapshots or clones, all of one moment, and opens them before they can be seen. `wanted` has the source
-    /// and the name of each.
+    /// Makes snapshots or clones, all of one moment, and opens them before they are visible. `wanted` has a source and
+    /// a name for each copy.
     pub(crate) fn copy(
         &self,
         wanted: &[(&str, &str)],
@@ -101,10 +103,10 @@ impl PoolInner {
         let cost = |state: &State| births.iter().map(|one| ENTRY_COST + state.cost_of_map(one.source)).sum();
         let state = self.afford(state, WHAT, Spender::Table, cost)?;
         let state = self.settle_all(state, &births);
-        // Once more: settling releases the lock, and others may have used the pages up meanwhile.
+        // Repeated, because settling releases the lock, and others may have used the pages meanwhile.
         let afforded = self.afford(state, WHAT, Spender::Table, cost);
         let mut state = afforded.inspect_err(|_| self.go_on(&mut self.lock(), &births))?;
-        // One hold of the lock (S5): no write begins on one source between its tags and those of another.
+        // All sources are handled under one hold of the lock (S5): no write begins between the tags of two sources.
         for (at, birth) in births.iter().enumerate() {
             if let Err(status) = state.bear(birth) {
                 births[..at].iter().for_each(|other| state.unbear(other));
@@ -117,8 +119,8 @@ impl PoolInner {
         let quiet = self.quiet_all(&births);
         let mut state = self.lock();
         if let Err(busy) = quiet {
-            // All copies are undone before any source goes on: writes to the sources that are in flight keep their
-            // units.
+            // All copies are undone before any source takes new writes: writes to the sources that are in flight keep
+            // their units.
             births.iter().for_each(|birth| state.unbear(birth));
             self.go_on(&mut state, &births);
             return Err(busy);
@@ -128,7 +130,7 @@ impl PoolInner {
         Ok(volumes)
     }
 
-    /// Waits until no unit of a source is being moved. From then on no move begins, nor does a write to new space.
+    /// Waits until no unit of a source is being moved. From then on no move and no write to new space begins.
     fn settle_all<'a>(&'a self, mut state: MutexGuard<'a, State>, births: &[Birth<'_>]) -> MutexGuard<'a, State> {
         for birth in births {
             if let Some(vol) = state.table.get_mut(birth.source) {
@@ -141,12 +143,12 @@ impl PoolInner {
         state
     }
 
-    /// Lets the sources go on: they are no longer settling.
+    /// Ends the settling of the sources: they take new writes again.
     fn go_on(&self, state: &mut State, births: &[Birth<'_>]) {
         births.iter().for_each(|birth| self.settled(state, birth.source));
     }
 
-    /// Waits until no write that began before is in flight to any of the sources.
+    /// Waits for the end of all writes to the sources that began before this call.
     fn quiet_all(&self, births: &[Birth<'_>]) -> Result<(), PoolError> {
         let written = births.iter().filter(|birth| !birth.core.snapshot).map(|birth| &*birth.core);
         self.wait_for_io_of(written, &MayBlock::on_worker()).map_err(|(core, _)| {
@@ -155,9 +157,9 @@ impl PoolInner {
         })
     }
 
-    /// Makes the copies, now born, part of the next commit (S6).
+    /// Adds the records of the copies, which are born by now, to the next commit (S6).
     fn record_all(&self, state: &mut State, births: Vec<Birth<'_>>, token: &std::sync::Arc<OpenToken>) {
-        // S2: before the records of the copies.
+        // S2: these records come before the records of the copies.
         for birth in &births {
             state.record_changes_of(birth.source);
         }
@@ -207,8 +209,8 @@ impl State {
         Ok(births)
     }
 
-    /// Returns the volume that a copy of `source` counts as made of, if that is another one: `origin`, if it is of the
-    /// same family.
+    /// Returns the volume that becomes the origin of a copy of `source` if that is not `source` itself: `origin`, if it
+    /// is of the same family.
     fn origin_of_copy(&self, source: u32, origin: Option<&str>) -> Option<u32> {
         let family = self.table.get(source)?.family;
         let origin = self.table.named(origin?).ok().filter(|vol| vol.family == family && vol.id != source)?;
@@ -223,7 +225,7 @@ impl State {
         Ok(())
     }
 
-    /// Undoes `bear`: the map is the source's alone again.
+    /// Undoes `bear`: the map belongs to the source alone again.
     fn unbear(&mut self, birth: &Birth<'_>) {
         if let Some(unborn) = self.detach(birth.volume) {
             self.tree.unshare(&unborn.core.top, unborn.slots);
@@ -231,8 +233,8 @@ impl State {
     }
 }
 
-/// Refuses an empty list, too many copies, and a source or a name that occurs twice: a source settles for one copy at a
-/// time.
+/// Returns an error for an empty list, for too many copies, and for a source or a name that occurs twice. A source can
+/// settle for only one copy at a time.
 fn check_number(wanted: &[(&str, &str)]) -> Result<(), PoolError> {
     if wanted.is_empty() || wanted.len() > MAX_TOGETHER {
         return Err(PoolError::Limit {
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!(names(&open(&device)), all, "on the device too");
     }
 
-    /// A1 and A2 of `names`.
+    /// Only snapshots get names of the form `VOLUME@SNAPSHOT`, and only of their own volume (A1 and A2 of `names`).
     #[test]
     fn snapshot_names_must_carry_their_volume() {
         let (_device, pool) = pool(&["vm1", "vm2"]);
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(origin(&pool, "try-it").as_deref(), Some("vm1@friday"));
     }
 
-    /// A3 of `names`, and the snapshots of a volume that is deleted.
+    /// A renamed volume renames its snapshots (A3 of `names`). Snapshots of a deleted volume remain.
     #[test]
     fn snapshots_follow_their_volume_and_no_other_of_its_name() {
         let (device, pool) = pool(&["vm1", "vm2"]);

@@ -21,9 +21,9 @@ use crate::made_at;
 use crate::options::CreateOptions;
 use crate::state::account::reserve_units;
 
-/// Longest journal that is chosen by default: 16 MiB.
+/// Number of blocks of the longest journal that is chosen by default (16 MiB).
 const MOST_CHOSEN_BLOCKS: u64 = 4096;
-/// Least number of units that a pool has beyond its metadata and its reserve.
+/// Smallest number of units that a pool has beyond its metadata and its reserve.
 const LEAST_DATA_UNITS: u64 = 2;
 
 pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions) -> Result<(), PoolError> {
@@ -203,11 +203,11 @@ fn refuse_if_used(io: &dyn BlockIo) -> Result<(), PoolError> {
 
 fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
     let mut block = [0; BLOCK];
-    // Erased first: until both superblocks are new there is no pool.
+    // Erased first: until both new superblocks are written, the device has no pool.
     let copies = sb.copies.into_iter().chain(copies_before(io)).filter(|at| *at != 0);
     SUPERBLOCKS.into_iter().chain(copies).try_for_each(|at| io.write(at, &block))?;
-    // Durable before anything else of an earlier pool is touched: with its superblocks, but without its journal, that
-    // pool would open and lack what it had acknowledged.
+    // Made durable before anything else of an earlier pool is changed. With its superblocks and without its journal,
+    // the earlier pool would open and lack changes that it had acknowledged.
     io.flush()?;
     let zeroes = Buf::zeroed(sb.journal_blocks as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
     io.write(JOURNAL_START, &zeroes)?;
@@ -226,8 +226,8 @@ fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
     io.flush()
 }
 
-/// Returns the places of superblock copies of a pool that is on the device already: left there, they would bring it
-/// back.
+/// Returns the places of the superblock copies of a pool that is already on the device. If they were left there, they
+/// would bring that pool back.
 fn copies_before(io: &dyn BlockIo) -> Vec<u64> {
     let read = |at| {
         let mut block = [0; BLOCK];

@@ -1,17 +1,17 @@
-//! Background discard: gives units that became free back to the device below, some at a time.
+//! Background discard: returns the space of freed units to the device below, a few units at a time.
 //!
 //! Owns the pace and the batches. A unit becomes free when the commit that records this is durable and everything that
 //! might use the unit has ended ([`limbo`](crate::state::limbo)). It is listed then ([`alloc`](crate::state::alloc)),
 //! and discarded under the rules of [`trim`](super::trim).
 //!
-//! - G1: a batch has [`BATCH`] units at most, and at most a quarter of the free ones. After each the thread rests as
-//!   long as the batch took, [`REST`] at least.
-//! - G2: I/O does not wait for a discard, except for a writer that finds no space while some is set aside: it waits
-//!   until that comes back.
-//! - G3: a discard that fails is the last of this opening. All that is lost by that is space of the host.
-//! - G4: closing continues to discard for [`LAST`] at most, and then waits for the discard in flight; a drop only waits
-//!   for that one. What is still listed then, or was free before the pool was opened, is left to
-//!   [`Pool::trim`](crate::Pool::trim).
+//! - G1: a batch has at most [`BATCH`] units, and at most a quarter of the free ones. After a batch the thread rests as
+//!   long as the batch took, and at least for [`REST`].
+//! - G2: I/O does not wait for a discard, with one exception: a writer that finds no space waits if units are set aside
+//!   for a discard, until they are free again.
+//! - G3: after a failed discard there are no more in this opening. The only loss is space of the host.
+//! - G4: closing continues to discard for at most [`LAST`], and then waits for the discard in flight. Dropping the pool
+//!   only waits for the discard in flight. Units that are still listed then, or that were free before the pool was
+//!   opened, are left to [`Pool::trim`](crate::Pool::trim).
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -27,18 +27,18 @@ use crate::info::DiscardState;
 use crate::state::State;
 use crate::state::phase::Phase;
 
-/// Most units of a batch.
+/// Largest number of units of a batch.
 const BATCH: u64 = 256;
-/// Most entries of the list that are examined for a batch; units that are in use again are skipped.
+/// Largest number of entries of the list that are examined for a batch; units that are in use again are skipped.
 const MOST_LOOKS: u64 = 16 * BATCH;
-/// Least rest between two batches.
+/// Shortest rest between two batches.
 const REST: Duration = Duration::from_millis(10);
-/// Time for which a close goes on discarding.
+/// Time for which closing continues to discard.
 const LAST: Duration = Duration::from_millis(500);
-/// First and longest interval between checks whether I/O still keeps deferred frees back (back-off).
+/// First and longest interval between checks whether I/O still delays deferred frees (back-off).
 const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Starts the thread, if the pool is set to discard and the device can.
+/// Starts the thread if the pool is set to discard and the device supports discards.
 pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper) {
     pool.keep_stale();
     if !pool.lock().tree.units.keeps_stale() {
@@ -51,7 +51,7 @@ pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper) {
     }
 }
 
-/// Body of the thread.
+/// Main function of the thread.
 fn run(pool: &PoolInner) {
     let signal = &pool.discards.signal;
     let mut look = LOOKS.0;
@@ -78,14 +78,14 @@ fn run(pool: &PoolInner) {
     }
 }
 
-/// Discards a batch while `goes_on` returns true. Returns the bytes discarded; 0 if nothing is listed, or too little is
-/// free for a batch.
+/// Discards a batch while `goes_on` returns true. Returns the number of bytes discarded. It is 0 if nothing is listed,
+/// or if there is too little free space for a batch.
 pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Result<u64, Status> {
     if let Some(status) = pool.discards.failed() {
         return Err(status);
     }
-    // If the pool was lost to another opening, free units may be that one's data (O2 of `owner`). The next commit
-    // reports it.
+    // If another opening has taken the pool, units that are free here may be data of that opening (O2 of `owner`). The
+    // next commit reports that.
     if pool.look_if_due().is_err() {
         return Ok(0);
     }
@@ -128,7 +128,7 @@ fn take(state: &mut State) -> Vec<Run> {
     runs
 }
 
-/// Ends the thread of a pool that is closed, and discards what is left (G4).
+/// Ends the thread of a pool that is closed, and discards the units that are still listed (G4).
 pub(crate) fn end(pool: &PoolInner, keeper: &Keeper) {
     keeper.discards.stop();
     if !keeper.discards.is_wanted() {
@@ -141,7 +141,7 @@ pub(crate) fn end(pool: &PoolInner, keeper: &Keeper) {
 }
 
 impl PoolInner {
-    /// True if the device takes discards.
+    /// Returns true if the device takes discards.
     pub(crate) fn takes_back(&self) -> bool {
         self.device.limits().max_discard_sectors > 0
     }

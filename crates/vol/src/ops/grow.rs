@@ -1,14 +1,14 @@
 //! Adds space to a pool, also while it is used: from members that became larger, and from further members.
 //!
-//! Owns the order in which a member is added. It may be cut off at any point:
+//! Owns the order in which a member is added. The addition may be cut off at any point:
 //!
 //! 1. a label is written to the member's first block and made durable. The pool does not refer to it yet: a crash
 //!    leaves the old pool, which opens with the device or without it, and a label whose generation no superblock names;
 //! 2. the pool's device is extended, and the superblock in memory gets the member: its space can be used at once;
-//! 3. the next commit is a checkpoint, so that nothing durable refers to space that the superblock does not have. From
-//!    then on the pool opens only with the member.
+//! 3. the next commit is a checkpoint, so that no durable record refers to space that the superblock does not name.
+//!    From then on the pool opens only with the member.
 //!
-//! - G1: a label is good for the one addition that it was written for: no generation is used for two.
+//! - G1: a label is valid only for the addition that it was written for: no two additions use the same generation.
 //! - G2: a new member begins where the pool ends; the label's unit is never data.
 //!
 //! Called by [`Pool`](crate::Pool).
@@ -33,7 +33,7 @@ use crate::state::State;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct AddOptions {
-    /// Adds also a device that belongs, or belonged, to another pool.
+    /// True to add also a device that belongs, or belonged, to another pool.
     pub overwrite: bool,
 }
 
@@ -45,7 +45,7 @@ sheave_base::setters!(AddOptions { overwrite: bool });
 pub enum Found {
     /// No trace of Sheave.
     Nothing,
-    /// The device was being added to this pool when that was cut off: it holds no data, and can be added again.
+    /// The device was being added to this pool when the addition was cut off. It holds no data, and can be added again.
     CutOff,
     /// A member of this pool, with its number.
     Member(u64),
@@ -76,11 +76,11 @@ impl PoolInner {
         self.refuse_found(device, options)?;
         let at = self.take_in_growth()?;
         let joining = self.joining(device, at)?;
-        // Before the label is written: a device that does not fit is left as it is.
+        // Checked before the label is written, so that a device that does not fit is left unchanged.
         self.device.can_extend(at, device)?;
         let io = DeviceIo::new(device)?;
         self.write_label(&io, &joining).map_err(|status| label_failed(device, status))?;
-        // Watched before anything is written there: a flush that fails must ring the pool's alarm.
+        // Watched before anything is written to the device: a flush that fails must ring the pool's alarm.
         self.hold(Claim::of(device.watch_flushes(&self.alarm)));
         self.device.extend(at, device)?;
         self.hold(owner);
@@ -153,7 +153,7 @@ impl PoolInner {
         let units = device.size_bytes() >> shift;
         let mut state = self.lock();
         if state.label_tried > state.sb.generation {
-            // An attempt has failed: the next needs a generation of its own (G1).
+            // If an attempt has failed, the next one needs a generation of its own (G1).
             drop(state);
             self.checkpoint().map_err(|status| self.failed("growing", self.device.name(), status))?;
             state = self.lock();
@@ -181,7 +181,7 @@ impl PoolInner {
         sb.members.push((joining.start, joining.len));
         sb.labels[joining.number] = joining.generation;
         let mut block = [0; BLOCK];
-        // If a pool was on the device before, its second superblock would bring it back.
+        // If there was a pool on the device before, its second superblock would bring that pool back.
         io.write(SUPERBLOCKS[1], &block)?;
         label::encode(&mut block, &sb, joining.number);
         io.write(0, &block)?;
@@ -207,7 +207,7 @@ impl PoolInner {
         Ok(total.max(before) << shift)
     }
 
-    /// Makes the new size durable, and wakes those who wait for space.
+    /// Makes the new size durable, and wakes the threads that wait for space.
     fn grown(&self) -> Result<(), PoolError> {
         self.lock().next.require();
         self.durable_at_last("growing", self.device.name())?;
@@ -216,7 +216,7 @@ impl PoolInner {
     }
 }
 
-/// Returns the error of a label that could not be written. Its file system may be another one than the pool's.
+/// Returns the error for a label that could not be written. Its device may lie on another file system than the pool.
 fn label_failed(device: &Device, status: Status) -> PoolError {
     let what = format!("writing the label of {}", device.name());
     match status {
@@ -240,8 +240,8 @@ impl Joining {
 }
 
 impl State {
-    /// Sets the number of the pool's units. The next commit must be a checkpoint: the superblock on the device could
-    /// not make sense of a record about a new unit.
+    /// Sets the number of the pool's units. The next commit must be a checkpoint: a record about a new unit would be
+    /// invalid under the superblock that is on the device.
     fn make_room(&mut self, total: u64) {
         self.sb.total_units = total;
         self.tree.pages.set_copies(&self.sb);
@@ -251,13 +251,13 @@ impl State {
     }
 }
 
-/// Returns the device under a pool on several devices, given in any order: labels say which member each is. If one of
-/// them, other than the last, is longer than its part of the pool, the rest of it is left out.
+/// Returns the device under a pool on several devices, which are given in any order: their labels say which member each
+/// is. If one of them, other than the last, is longer than its part of the pool, the rest of it is not used.
 ///
 /// # Errors
 ///
-/// [`PoolError::Members`] if members are missing, named twice, or have shrunk. Devices without a pool, or of which one
-/// is no member, are joined as they are: opening them reports better what is wrong.
+/// [`PoolError::Members`] if members are missing, named twice, or have shrunk. If the devices have no pool, or one of
+/// them is not a member, they are joined as they are, because opening them gives a better error message.
 pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
     let devices = in_order(devices)?;
     let Some((first, rest)) = devices.split_first() else {
@@ -274,7 +274,7 @@ pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
             }
             sb.members
         }
-        // Opening it reports better what is wrong.
+        // Opening the device gives a better error message.
         Err(_) => Vec::new(),
     };
     let mut parts = Vec::with_capacity(devices.len());

@@ -7,9 +7,9 @@
 //! | [`grow`] | more space: larger members, and further ones |
 //! | [`snapshot`] | volumes: creating, renaming, rolling back, deleting |
 //! | [`resize`] | sizes of volumes |
-//! | [`discard`] | gives units that became free back to the device, in the background |
+//! | [`discard`] | returns the space of freed units to the device, in the background |
 //! | [`settings`] | the low-water mark, the background discard, and the list of losses |
-//! | [`trim`] | gives all free space back to the device |
+//! | [`trim`] | returns all free space to the device |
 //! | [`upgrade`] | gives a pool of an older program the features it lacks |
 //! | [`scrub`] | reads a pool through while it is in use |
 

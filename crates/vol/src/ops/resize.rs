@@ -2,9 +2,9 @@
 //!
 //! Owns the order of steps in which a volume shrinks and grows, and the check of the sizes that volumes may have.
 //!
-//! - Z1: users see a larger size after it is durable, and a smaller one before anything is cut off.
-//! - Z2: what was cut off never comes back: the rest of the last block is zeroed before the smaller size is durable,
-//!   and no checkpoint has what lies beyond the end.
+//! - Z1: users see a larger size only after it is durable, and a smaller size before anything is cut off.
+//! - Z2: data that was cut off never reappears. The rest of the last block is zeroed before the smaller size is
+//!   durable, and no checkpoint contains units beyond the end.
 //!
 //! Called by [`Pool`](crate::Pool), and by creating, which checks sizes.
 
@@ -45,8 +45,9 @@ impl PoolInner {
         resized
     }
 
-    /// Zeroes the rest of the last block of a volume that shrinks: if the volume grew again, that rest would show.
-    /// Writes that begin from here on find the smaller size, and earlier ones have ended when the rest is zeroed.
+    /// Zeroes the rest of the last block of a volume that shrinks: if the volume grew again, that rest would become
+    /// visible. Writes that begin from here on find the smaller size, and earlier ones have ended when the rest is
+    /// zeroed.
     fn cut_block(
         self: &Arc<Self>,
         name: &str,
@@ -68,7 +69,7 @@ impl PoolInner {
         })
     }
 
-    /// Shows users the smaller size from now on. Checkpoints keep the one that the volume has.
+    /// Shows users the smaller size from now on. Checkpoints keep the size that the volume had.
     fn narrow(&self, core: &VolumeCore, size: u64) {
         let mut state = self.lock();
         if let Some(vol) = state.table.get_mut(core.id) {
@@ -77,7 +78,7 @@ impl PoolInner {
         }
     }
 
-    /// Undoes [`PoolInner::narrow`], unless the volume has got the smaller size meanwhile.
+    /// Undoes [`PoolInner::narrow`], unless the volume has got the smaller size in the meantime.
     fn widen_again(&self, core: &VolumeCore) {
         let mut state = self.lock();
         if let Some(size) = state.table.get_mut(core.id).and_then(|vol| vol.durable_size.take()) {
@@ -159,12 +160,12 @@ impl PoolInner {
         let before = core.max_size();
         self.apply_and_record(&mut state, Record::Limit { volume, max_size }, name)?;
         drop(state);
-        // Undone only as far as the size: writes may have made the volume larger than its former largest size
-        // meanwhile.
+        // Undone only down to the present size: writes may by now have made the volume larger than its former largest
+        // size.
         self.durable_or("changing the largest size of", name, |_| core.set_max_size(before.max(core.size())))
     }
 
-    /// Returns the most bytes that a volume of the pool may have.
+    /// Returns the largest size in bytes that a volume of the pool can have.
     pub(crate) fn most(&self) -> u64 {
         MAX_VOLUME_UNITS << self.map.geometry.unit_shift
     }
@@ -197,12 +198,12 @@ impl PoolInner {
         })
     }
 
-    /// Refuses a size that the volume cannot be given.
+    /// Returns an error for a size that the volume cannot be given.
     pub(crate) fn check_resize(&self, core: &VolumeCore, size: u64) -> Result<(), PoolError> {
         if core.grows { self.check_growing(size, core.max_size()) } else { self.check_size(size) }
     }
 
-    /// Refuses sizes that a volume that grows cannot have.
+    /// Returns an error for sizes that a volume that grows cannot have.
     pub(crate) fn check_growing(&self, size: u64, max_size: u64) -> Result<(), PoolError> {
         if max_size == 0 || (size | max_size) & (BLOCK_BYTES - 1) != 0 {
             return Err(PoolError::Invalid {

@@ -9,13 +9,14 @@
 //! | `data` | the written blocks of all volumes |
 //!
 //! Owns the order and the bookkeeping. Everything is read without a lock, at an address that was looked up a moment
-//! before. So a block that looks wrong is read again where nothing can change meanwhile, before it is reported.
+//! before. So a block that looks wrong is read again, while nothing can change, before it is reported.
 //!
-//! - S1: a finding in metadata is reported only if it is there while commits are held off; one in data, only if neither
-//!   the place of the block in the map nor the writes to the block have changed between two looks.
+//! - S1: a finding in metadata is reported only if it is there while commits are held off. A finding in data is
+//!   reported only if neither the place of the block in the map nor the writes to the block have changed between two
+//!   looks.
 //! - S2: commits are held off for [`AT_ONCE`] blocks at most, and only for blocks that look wrong. The state lock is
 //!   held only to copy a few words. Writers do not wait for a scrub.
-//! - S3: everything that exists from the beginning of a scrub to its end is looked at. Newer blocks may be left out.
+//! - S3: everything that exists from the beginning of a scrub to its end is read. Newer blocks may be left out.
 //!
 //! Called by [`Pool::scrub`](crate::Pool::scrub).
 
@@ -41,7 +42,7 @@ use pace::Pace;
 pub use pace::{RealClock, ScrubClock};
 pub use report::{ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 
-/// Most blocks that are looked at again under one hold of the commits.
+/// Largest number of blocks that are looked at again under one hold of the commits.
 const AT_ONCE: usize = 32;
 
 /// Reason why a scrub ends early.
@@ -109,13 +110,13 @@ impl Run<'_> {
         self.damaged_maps();
         self.phase = ScrubPhase::Data;
         self.data()?;
-        // The total was an estimate; a scrub that came to its end has read all of it.
+        // The total was an estimate. A scrub that has reached the end has read all of it.
         self.total = self.done;
         self.tell()
     }
 
     /// Reports the pages of maps that were damaged or unreadable when the pool was opened, even if they can be read
-    /// now: nothing behind them was looked at.
+    /// now: nothing below them was read.
     fn damaged_maps(&mut self) {
         let damaged = self.pool.lock().table.damaged();
         for (volume, damage) in damaged {
@@ -166,7 +167,7 @@ impl Run<'_> {
         self.tell()
     }
 
-    /// Adds a finding. One that continues the last finding makes that longer instead.
+    /// Adds a finding. If it continues the last finding, extends that one instead.
     fn found(&mut self, finding: Finding) {
         if let Some(last) = self.report.findings.last_mut()
             && continues(last, &finding)
@@ -196,7 +197,7 @@ impl Run<'_> {
     }
 }
 
-/// True if `next`, a finding in data, continues `last` in the volume and on the device.
+/// Returns true if `next`, a finding in data, continues `last` in the volume and on the device.
 fn continues(last: &Finding, next: &Finding) -> bool {
     let (a, b) = (&last.place, &next.place);
     let (Some((pos, len)), Some((next_pos, _))) = (a.range, b.range) else { return false };
@@ -204,13 +205,13 @@ fn continues(last: &Finding, next: &Finding) -> bool {
     last.kind == next.kind && last.means == next.means && a.what == b.what && a.volume == b.volume && follows
 }
 
-/// A place without a volume.
+/// Returns a place without a volume.
 fn place(what: impl Into<String>, address: u64) -> Place {
     Place { what: what.into(), address: Some(address), ..Place::default() }
 }
 
 impl ScrubReport {
-    /// True if the pool has checksums, by which data could be verified.
+    /// Returns true if the pool has checksums, by which data could be verified.
     pub fn verified_data(&self) -> bool {
         self.checksum != Checksum::None
     }

@@ -1,11 +1,11 @@
 //! Changes of the volume table: create, rollback, rename, delete. Snapshots and clones are in [`copy`](super::copy),
 //! sizes in `resize`.
 //!
-//! Owns their order. Each is durable when it returns; [`change`](crate::engine::change) decides what becomes of one
-//! whose commit fails.
+//! Owns their order. Each change is durable when its call returns; [`change`](crate::engine::change) handles one whose
+//! commit fails.
 //!
-//! - S4: delete, rollback and resize release the lock after each slot of the map that they take apart, and so do
-//!   commits for the parts that they find free ([`PoolInner::let_go`]).
+//! - S4: delete, rollback and resize release the lock after each slot of the map that they take apart. Commits do the
+//!   same for the parts that they free ([`PoolInner::let_go`]).
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -24,7 +24,8 @@ use crate::state::names::check_no_snapshot;
 use crate::state::table::{OpenToken, Table, Vol, VolumeCore};
 
 impl PoolInner {
-    /// Creates a volume; with `max_size` it grows by being written. An interim volume is open before it can be seen.
+    /// Creates a volume. With `max_size`, writes beyond its end enlarge it. An interim volume is opened before it is
+    /// visible.
     pub(crate) fn create(
         &self,
         name: &str,
@@ -59,7 +60,7 @@ impl PoolInner {
         Ok(volume)
     }
 
-    /// Waits until no write that began before is in flight.
+    /// Waits for the end of all writes to the volume that began before this call.
     fn quiet(&self, name: &str, core: &VolumeCore) -> Result<(), PoolError> {
         if core.snapshot {
             return Ok(());
@@ -67,10 +68,10 @@ impl PoolInner {
         self.wait_for_io(core, &MayBlock::on_worker()).map_err(|_| self.io_goes_on(name, core))
     }
 
-    /// Rolls a volume back. Writes that had their mapping before have ended when this returns (V26). The data would be
-    /// safe without that wait, as it is for overwrites that begin between the wait and the exchange. The units that the
-    /// volume had are not reused before a grace period. The end of a first write sets bits only if the map still has
-    /// the unit that it wrote to, and no snapshot has that unit.
+    /// Rolls a volume back. When this returns, all writes that had their mapping before have ended (V26). Without that
+    /// wait the data would still be safe, as it is for overwrites that begin between the wait and the exchange. The
+    /// units that the volume had are not reused before a grace period. The end of a first write sets bits only if the
+    /// map still has the unit that it wrote to, and no snapshot has that unit.
     pub(crate) fn rollback(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         let _one = self.structural();
         self.roll_back_in_memory(name, snapshot)?;
@@ -122,11 +123,11 @@ impl PoolInner {
         let (volume, all) = (vol.id, state.table.renamed_with(vol, new_name)?);
         let cost = all.len() as u64 * ENTRY_COST;
         let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| cost)?;
-        // One hold of the lock, so that all records are in one commit.
+        // All renames happen under one hold of the lock, so that all records are in one commit.
         for (id, _, new) in &all {
             self.apply_and_record(&mut state, Record::Rename { volume: *id, name: new.clone() }, name)?;
         }
-        // An interim volume that gets a name of its own is to be kept.
+        // An interim volume that is renamed is no longer interim.
         let interim = state.table.get(volume).and_then(Vol::interim).filter(|_| name != new_name);
         if interim.is_some() {
             self.apply_and_record(&mut state, Record::Interim { volume, interim: None }, name)?;
@@ -234,9 +235,9 @@ mod tests {
         check_device,
     };
 
-    /// Units of a slot of a map: the most that one hold may look at, beside [`LET_GO`].
+    /// Number of units of a slot of a map. One hold may examine that many, in addition to [`LET_GO`].
     const SLOT: u64 = 65_536;
-    /// Allowance for leaves and index nodes, which count a little too.
+    /// Allowance for leaves and index nodes, which are counted as entries too.
     const SLACK: u64 = 2048;
     const UNITS: u64 = 2 * SLOT + 1000;
     const LEAF: u64 = 256;
@@ -261,7 +262,7 @@ mod tests {
         (pool, volume)
     }
 
-    /// Returns the most entries looked at under one hold of the lock since the last call.
+    /// Returns the largest number of entries examined under one hold of the lock since the last call.
     fn most(volume: &Volume) -> u64 {
         let mut state = volume.pool().lock();
         std::mem::take(&mut state.tree.most_work)

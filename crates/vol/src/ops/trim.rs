@@ -1,12 +1,12 @@
-//! Gives free space back to the device below: holes in a file, discards on a block device.
+//! Returns free space to the device below: makes holes in a file, sends discards to a block device.
 //!
-//! Owns the walk over free units. A unit that an owner gave up is free when the commit that records this is durable and
-//! everything that might use the unit has ended; [`limbo`](crate::state::limbo) decides that. So a free unit may be
-//! overwritten at any time, and a discard does nothing that the next write there would not do.
+//! Owns the walk over free units. A unit that an owner gave up becomes free when the commit that records this is
+//! durable and everything that might use the unit has ended; [`limbo`](crate::state::limbo) decides that. So a free
+//! unit may be overwritten at any time, and discarding it is as safe as overwriting it.
 //!
 //! - T1: units are taken from the free ones while they are discarded, so nobody writes to them; they count as pending.
-//! - T2: writers find space meanwhile: a quarter of the free units is taken at a time, [`AT_ONCE`] at most, and the
-//!   rest waits until these come back.
+//! - T2: writers find space during a trim: at most a quarter of the free units, and at most [`AT_ONCE`], is taken at a
+//!   time. The next part is taken when these units are free again.
 //! - T3: the device has no record of a trim: after a crash the units are free, discarded or not.
 //!
 //! Called by [`Pool::trim`](crate::Pool::trim).
@@ -19,22 +19,22 @@ use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::state::State;
 
-/// Most units that are taken at a time.
+/// Largest number of units that are taken at a time.
 pub(super) const AT_ONCE: u64 = 1024;
 
 /// Progress of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrimProgress {
-    /// Bytes of the pool looked at so far.
+    /// Number of bytes of the pool that were examined so far.
     pub done_bytes: u64,
     /// Bytes of the pool.
     pub total_bytes: u64,
-    /// Free bytes that were given back to the device.
+    /// Number of free bytes whose space was returned to the device.
     pub trimmed_bytes: u64,
-    /// Free bytes that were kept, so that others find space meanwhile.
+    /// Number of free bytes that were not discarded, so that others find space meanwhile.
     pub left_bytes: u64,
-    /// True if the trim came to the end of the pool.
+    /// True if the trim reached the end of the pool.
     pub completed: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn trim(
             fix: "Nothing is lost by that: the pool uses the space again itself".into(),
         });
     }
-    // Deferred frees that are due come first, so that they are trimmed too.
+    // Deferred frees that are due are freed first, so that they are trimmed too.
     pool.let_go();
     let shift = pool.map.geometry.unit_shift;
     let mut at = TrimProgress::default();
@@ -76,8 +76,8 @@ pub(crate) fn trim(
     }
 }
 
-/// Takes free units from `from` on (T1, T2). Returns them, the unit at which to go on, the number of units passed over,
-/// and the number of all units.
+/// Takes free units from `from` on (T1, T2). Returns the units taken, the unit at which to continue, the number of
+/// units passed over, and the number of all units.
 fn set_aside(state: &mut State, from: u64) -> (Vec<Run>, u64, u64, u64) {
     let units = &mut state.tree.units;
     let total = units.counts().total;

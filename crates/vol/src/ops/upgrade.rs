@@ -1,14 +1,14 @@
 //! Upgrades a pool that an older program made to the features of this one.
 //!
-//! Opening a pool changes nothing of its format, so that the program that made it can still open it. A feature that is
-//! only safe if every program that opens the pool has it waits for an upgrade. Owns the list of these features: marks
-//! of bad blocks, identities of volumes, numbers of owners, and copies of the superblock.
+//! Opening a pool changes nothing of its format, so that the program that made it can still open it. Some features are
+//! safe only if every program that opens the pool supports them. Such a feature waits for an upgrade. Owns the list of
+//! these features: marks of bad blocks, identities of volumes, numbers of owners, and copies of the superblock.
 //!
-//! - U1: an upgrade is a checkpoint, and a second one for changes that may begin only when older programs are kept out.
-//!   An upgrade that is cut off leaves the old pool, the new one, or a pool that lacks a feature which the next upgrade
-//!   adds.
-//! - U2: without an upgrade nothing is written that the older program would refuse or misunderstand, except the list of
-//!   volumes that may have lost data: users must see it at once, and acknowledging removes it.
+//! - U1: an upgrade is a checkpoint, followed by a second one for changes that may begin only when older programs are
+//!   kept out. An upgrade that is cut off leaves the old pool, the new one, or a pool that lacks a feature which the
+//!   next upgrade adds.
+//! - U2: without an upgrade nothing is written that an older program would refuse or misunderstand. The one exception
+//!   is the list of volumes that may have lost data: users must see it at once, and acknowledging removes it.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -98,7 +98,8 @@ impl PoolInner {
         self.mark_unsynced();
         drop(state);
         self.durable_at_last("upgrading", self.device.name())?;
-        // Only now: labels with new fields may be written only to a pool that older programs refuse by its superblock.
+        // This must come after the checkpoint: labels with new fields may be written only to a pool whose superblock
+        // older programs refuse.
         let mut state = self.lock();
         state.sb.labels_at = state.sb.labels_at.max(1);
         state.next.require();
@@ -108,7 +109,7 @@ impl PoolInner {
     }
 
     /// Takes free units for the copies of the superblock, as near as possible to their places in a new pool. Returns
-    /// zeroes if no unit is free at a possible place: the pool goes on lacking copies.
+    /// zeroes if no unit is free at a possible place: the pool then still lacks copies.
     fn make_room_for_copies(&self) -> Result<[u64; COUNT], Status> {
         let first = self.lock().sb.members[0].1;
         let mut places = copy_places(first, self.map.geometry.unit_bytes()).unwrap_or_default();
@@ -234,7 +235,7 @@ mod tests {
     }
 
     /// V16: an upgrade has to write a checkpoint first to make room. Meanwhile a block in a region without marks is
-    /// found bad. It is reported bad, and after the upgrade that outlives a crash.
+    /// found bad, and is reported bad. After the upgrade it must stay bad, even after a crash.
     #[test]
     fn a_block_marked_bad_during_an_upgrade_stays_bad() {
         let device = open_device("ram:size=64M").expect("opens");

@@ -224,7 +224,7 @@ impl Pool {
         }
     }
 
-    /// Checks with the device, and by reading the superblocks, that the pool still belongs to this opening. Returns
+    /// Checks with the device, and in the superblocks, that the pool still belongs to this opening. Returns
     /// [`PoolError::Busy`] if another owner has the device, or has opened the pool for writing since; this opening
     /// accepts nothing from then on. The check only detects a second owner. [Claims](sheave_blk::claim), and a device
     /// that [fences](sheave_blk::driver::Capabilities::fences), prevent one.
@@ -257,7 +257,7 @@ impl Pool {
         &self.inner.device
     }
 
-    /// Returns true if the device fences: it goes to another host only when it accepts nothing more from this one.
+    /// Returns true if the device fences: another host gets it only after it has stopped accepting I/O from this one.
     pub fn fences(&self) -> bool {
         self.inner.device.capabilities().fences
     }
@@ -303,8 +303,8 @@ impl Pool {
             .map_err(|status| self.inner.failed("discarding what became free on", name, status))
     }
 
-    /// Closes idle regions of a pool with checksums: a call looks for regions without a write since the last call, and
-    /// closes those that had none at the last call either. The pool's thread does this three times within
+    /// Closes idle regions of a pool with checksums. A call finds the regions without a write since the last call, and
+    /// closes those that had none before that call either. The pool's thread does this three times within
     /// [`OpenOptions::longest_idle`]. Returns true if any region is still open.
     pub fn close_idle(&self) -> Result<bool, PoolError> {
         self.inner.check_writable("closing regions of checksums")?;
@@ -313,8 +313,9 @@ impl Pool {
     }
 
     /// For the crash simulator, in debug builds: panics if an entry of a map has a flag that it must not have. Returns
-    /// counts of failed commits of records since the opening: of all; of those during a copy or a rollback; and of
-    /// those among the latter after which the shape of a map changed before the next commit.
+    /// three counts of failed commits of records since the opening. The first counts all of them, the second those
+    /// during a copy or a rollback. The third counts those of the second after which the shape of a map changed before
+    /// the next commit.
     #[doc(hidden)]
     #[cfg(debug_assertions)]
     pub fn inspect(&self) -> [u64; 3] {
@@ -395,7 +396,7 @@ impl Pool {
         self.open_volume(name)
     }
 
-    /// Creates a volume that writes beyond its end enlarge, as they do a file, up to `max_size_bytes`. It may begin
+    /// Creates a volume that grows like a file: writes beyond its end enlarge it, up to `max_size_bytes`. It may begin
     /// with 0 bytes. Its blocks have 4 KiB, and its sizes are multiples of that. Copies of it grow too.
     pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
         self.inner.create(name, size_bytes, Some(max_size_bytes), None)?;
@@ -443,9 +444,9 @@ impl Pool {
     }
 
     /// Makes snapshots of several volumes at one moment. `snapshots` has each volume and the name of its snapshot, such
-    /// as `("vm1", "vm1@monday")`. Either all of them are made or none, also if the machine crashes meanwhile. If one
+    /// as `("vm1", "vm1@monday")`. Either all of them are made or none, even if the machine crashes meanwhile. If one
     /// of the snapshots contains a write, all of them contain everything that had ended on any of the volumes before
-    /// that write began, whoever writes meanwhile.
+    /// that write began. This holds whichever threads write meanwhile.
     ///
     /// ```
     /// use sheave_vol::{CreateOptions, OpenOptions, Pool};

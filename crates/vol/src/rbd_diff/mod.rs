@@ -1,7 +1,7 @@
-//! The RBD diff format: the differences between two snapshots of a volume, as a stream.
+//! The RBD diff format: a stream with the differences between two snapshots of a volume.
 //!
-//! Owns both versions of the format, as Ceph's `doc/dev/rbd-diff.rst` describes them, and records of Sheave's own in
-//! the second version: the [`Identity`] of a snapshot and its random bits, which other readers skip. Does not own the
+//! Owns both versions of the format, which Ceph's `doc/dev/rbd-diff.rst` describes, and two records of Sheave in the
+//! second version, which other readers skip: the [`Identity`] of a snapshot, and its random bits. Does not own the
 //! application of records to a volume.
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //! - D1: metadata comes first, each record at most once; the size is mandatory.
 //! - D2: ranges ascend, do not overlap, and lie within the size.
 //! - D3: the stream ends with `e`. A stream that was cut off is an error, not a shorter diff.
-//! - D4: no length in the stream decides how much memory is allocated.
+//! - D4: no length in the stream determines how much memory is allocated.
 
 mod reader;
 mod writer;
@@ -42,7 +42,7 @@ const IDENTITY_MAGIC: &[u8; 8] = b"shv-id-1";
 const IDENTITY_BYTES: usize = 80;
 /// First bytes of the record with the random bits of an identity.
 const UNIQUE_MAGIC: &[u8; 8] = b"shv-id-2";
-/// Bytes of a record of random bits.
+/// Number of bytes of a record of random bits.
 const UNIQUE_BYTES: usize = 32;
 
 /// Version of the format.
@@ -54,8 +54,8 @@ pub enum Version {
     V2,
 }
 
-/// Identity of a snapshot, independent of its name. The random bits distinguish it from all others and are kept by its
-/// copies in other pools. All else is computed from the map; no data is read for it.
+/// Identity of a snapshot, independent of its name. The random bits distinguish it from all other snapshots; its copies
+/// in other pools have the same bits. All other fields are computed from the map, without a read of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {

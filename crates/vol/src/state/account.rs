@@ -1,9 +1,9 @@
 //! Accounting of metadata pages: the pages that the next checkpoint needs, and the rule for operations that add to
 //! them.
 //!
-//! A checkpoint writes its pages beside those in use, so it needs as many free pages. The pages that it replaces become
-//! free only afterwards. A pool without enough free pages for its next checkpoint could no longer flush, delete or
-//! close. So every change first reserves the pages that it will make dirty.
+//! A checkpoint writes its pages while the old pages are still in use, so it needs as many free pages as it writes. The
+//! pages that it replaces become free only afterwards. A pool without enough free pages for its next checkpoint could
+//! no longer flush, delete or close. So every change first reserves the pages that it will make dirty.
 //!
 //! Owns the numbers and the rule. Does not own the pages ([`alloc::pages`](crate::state::alloc::pages)), nor what a
 //! checkpoint writes ([`checkpoint`](crate::engine::checkpoint)).
@@ -31,14 +31,14 @@ use crate::format::settings::Checksum;
 use crate::state::State;
 use crate::state::sums::regions::Regions;
 
-/// Pages to reserve for a change that may add an entry to the volume table: for the next checkpoint, and for the one
-/// after it.
+/// Number of pages to reserve for a change that may add an entry to the volume table. They cover the next checkpoint
+/// and the one after it.
 pub(crate) const ENTRY_COST: u64 = 6;
-/// Map nodes that a change of one unit makes dirty, or a change of a range within one slot: an index node, and the
-/// leaves of both ends.
+/// Number of map nodes that a change makes dirty if it concerns one unit, or a range within one slot: an index node,
+/// and the leaves of both ends.
 const NODES_COST: u64 = 3;
-/// Checksum pages for a unit that is copied, or that is reused and loses the marks of its former use: the page of its
-/// region, and the index page above.
+/// Number of checksum pages to reserve for a unit that is copied, or that is reused and loses the marks of its former
+/// use: the page of its region, and the index page above.
 const COPY_COST: u64 = 2;
 
 /// Kind of an operation that needs pages. Each kind leaves a share of the spare pages to the kinds listed after it
@@ -55,37 +55,37 @@ pub(crate) enum Spender {
     EndOfWrite,
 }
 
-/// Upper limit of the pages with space that writes leave for discards, flushes and deletes.
+/// Largest number of pages with space that writes leave for discards, flushes and deletes.
 const MOST_EXTRA: u64 = 256;
 
-/// Most dirty nodes: half as many as a journal may change.
+/// Largest number of dirty nodes: half as many as a journal may change.
 const MOST_DIRTY: u64 = Bounds::MOST_NODES / 2;
 
-/// Free units that only metadata may take, for a pool of this size.
+/// Returns the number of free units that only metadata may take, for a pool of this size.
 pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
     geometry.reserve_units()
 }
 
 impl State {
-    /// Upper bound of the pages that the next checkpoint writes (M2).
+    /// Returns an upper bound of the pages that the next checkpoint writes (M2).
     pub(crate) fn pages_due(&self) -> u64 {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
         let kept = self.kept.rewrite.unwrap_or(0) + self.kept.upper_due;
         self.tree.dirty_nodes() + self.table.upper_due() + self.table.bare_pages() + sums + kept
     }
 
-    /// Returns whether an operation of kind `who` may add `more` pages to the next checkpoint (M1, M3).
+    /// Returns true if an operation of kind `who` may add `more` pages to the next checkpoint (M1, M3).
     pub(crate) fn can_pay(&self, more: u64, who: Spender) -> bool {
         let due = self.pages_due() + more;
         self.has_room(due, who) && self.tree.pages.stock() >= self.stock_wanted(due, who)
     }
 
-    /// Returns whether enough pages are free. Counts pages for which the host may lack space too.
+    /// Returns true if enough pages are free. Pages for which the host may lack space count too.
     pub(crate) fn has_room(&self, due: u64, who: Spender) -> bool {
         self.tree.pages.available(&self.tree.units) >= self.wanted(due, who)
     }
 
-    /// Free pages required when the next checkpoint needs `due`.
+    /// Returns the number of free pages required when the next checkpoint needs `due`.
     fn wanted(&self, due: u64, who: Spender) -> u64 {
         let left = match who {
             Spender::Table => self.spare_pages / 2,
@@ -96,7 +96,7 @@ impl State {
         due + self.table.bare_pages() + left
     }
 
-    /// Free pages with space required when the next checkpoint needs `due` (M4).
+    /// Returns the number of free pages with space required when the next checkpoint needs `due` (M4).
     pub(crate) fn stock_wanted(&self, due: u64, who: Spender) -> u64 {
         let extra = (self.spare_pages / 4).min(MOST_EXTRA);
         let left = match who {
@@ -107,7 +107,7 @@ impl State {
         due + self.table.bare_pages() + left
     }
 
-    /// Returns whether `who` could add `more` pages after a checkpoint. That would clean all nodes, and free the pages
+    /// Returns true if `who` could add `more` pages after a checkpoint, which would clean all nodes and free the pages
     /// given up.
     pub(crate) fn can_pay_after_checkpoint(&self, more: u64, who: Spender) -> bool {
         let free = self.tree.pages.available(&self.tree.units) + self.tree.pages.given_up();
@@ -116,7 +116,8 @@ impl State {
         free >= self.wanted(due, who) && stock >= self.stock_wanted(due, who)
     }
 
-    /// Upper bound of the pages that a change of units `first..=last` of a volume adds to the next checkpoint.
+    /// Returns an upper bound of the pages that a change of units `first..=last` of a volume adds to the next
+    /// checkpoint.
     pub(crate) fn cost_of_units(&self, volume: u32, first: u64, last: u64) -> u64 {
         let geometry = &self.tree.map.geometry;
         let nodes = |shift: u32| (last >> shift) - (first >> shift);
@@ -128,19 +129,19 @@ impl State {
         nodes + self.table.upper_more(volume, slots) + copy
     }
 
-    /// Upper bound of the pages that a new volume with the map of `volume` adds to the next checkpoint.
+    /// Returns an upper bound of the pages that a new volume with the map of `volume` adds to the next checkpoint.
     pub(crate) fn cost_of_map(&self, volume: u32) -> u64 {
         self.table.get(volume).map_or(0, |vol| upper_pages(vol.slots, vol.core.top.used()))
     }
 
-    /// Upper bound of the pages that marks for these blocks, all of one region, add to the next checkpoint.
+    /// Returns an upper bound of the pages that marks for these blocks, all of one region, add to the next checkpoint.
     pub(crate) fn cost_of_marks(&self, bad: &[Mismatch]) -> u64 {
         let (Some(regions), Some(found)) = (&self.sums, bad.first()) else { return 0 };
         let region = regions.sums.region_of(found.block);
         regions.cost_of(region..region + 1)
     }
 
-    /// Upper bound of the pages that opening these regions adds to the next checkpoint.
+    /// Returns an upper bound of the pages that opening these regions adds to the next checkpoint.
     pub(crate) fn cost_of_intent(&self, regions: std::ops::Range<u64>) -> u64 {
         self.sums.as_ref().map_or(0, |sums| sums.cost_of(regions))
     }
@@ -164,8 +165,8 @@ impl State {
         tree.units.reserve = tree.pages.copies() * pages;
     }
 
-    /// Returns whether free metadata space is low. `is_low` is the previous result, for the hysteresis. New volumes are
-    /// still accepted for a while after that.
+    /// Returns true if free metadata space is low. `is_low` is the previous result, needed for the hysteresis. New
+    /// volumes are still accepted for a while after that.
     pub(crate) fn is_metadata_low(&self, is_low: bool) -> bool {
         let left = if is_low { self.spare_pages * 7 / 8 } else { self.spare_pages * 3 / 4 };
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
@@ -238,15 +239,16 @@ mod tests {
         rng: Rng,
         volumes: Vec<u32>,
         made: u32,
-        /// Pages without those of the table: written by checkpoints, and counted for them.
+        /// Number of pages, without table pages, that checkpoints wrote. `counted` is the number that was counted for
+        /// them.
         written: u64,
         counted: u64,
-        /// Table pages that checkpoints wrote.
+        /// Number of table pages that checkpoints wrote.
         table: u64,
         refused: u64,
     }
 
-    /// Addresses of the table's pages in the last checkpoint.
+    /// Returns the addresses of the table's pages in the last checkpoint.
     fn table_pages(state: &State) -> BTreeSet<u64> {
         let TablePages { leaves, upper, .. } = &state.table.pages;
         let pages = leaves.iter().map(|leaf| leaf.page).filter(|page| !page.is_none());
@@ -269,7 +271,7 @@ mod tests {
         assert!(!state.can_pay(1, Spender::EndOfWrite), "one less would lack for the table");
     }
 
-    /// Half of the steps use a unit below this, the others one anywhere in a volume.
+    /// Half of the steps use a unit below this number. The others use any unit of a volume.
     const NEAR: u64 = 70_000;
 
     impl Work {
@@ -336,7 +338,7 @@ mod tests {
             assert!(written <= counted, "{written} pages written, and {counted} were counted");
             let table = table_pages(state).difference(&before).count() as u64;
             assert!(table <= table_counted, "{table} pages of the table, and {table_counted} were counted");
-            // The table counts in full, as a checkpoint may repack it, so it is left out of the comparison.
+            // The table counts in full, because a checkpoint may repack it. So it is left out of the comparison.
             self.counted += counted - table_counted;
             (self.written, self.table) = (self.written + written - table, self.table + table);
             let taken = state.landed(plan);
@@ -455,7 +457,7 @@ mod tests {
             });
         }
 
-        /// Opens a few regions for writes, if the pool has checksums.
+        /// Opens a few regions for writes, if the pool has checksums. Returns false if they cannot be opened now.
         fn intend(&mut self) -> bool {
             let Some(regions) = &self.state.sums else { return true };
             let end = self.state.sb.geometry().regions(self.state.sb.total_units);

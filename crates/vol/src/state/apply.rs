@@ -1,7 +1,7 @@
 //! The effect of each journal record on the state, shared by the operation itself and by its replay.
 //!
-//! Owns the meaning of records. Does not own the time at which they are recorded; callers ensure that nothing uses the
-//! parts that a record changes.
+//! Owns the meaning of records. Does not decide when they are recorded. Callers ensure that nothing uses the parts that
+//! a record changes.
 //!
 //! - I1: applying a record a second time changes nothing. A record about a volume that does not exist is skipped.
 //! - I2: a volume that receives the map of another one receives its damage too. Only replay meets damage here: an open

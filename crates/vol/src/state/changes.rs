@@ -1,6 +1,6 @@
 //! Changes that wait for a commit: units, sizes and records, and the journal record of each.
 //!
-//! Owns the lists in the [state](State) that a commit takes, and the return of their items to the state when it fails.
+//! Owns the lists in the [state](State) that a commit takes. If the commit fails, it returns their items to the state.
 //!
 //! - L1: an entry has `LISTED` only if the unit of its volume is in the list, and the next change of the entry relies
 //!   on that (I3 of [`entry`](super::extent_map::entry)). So `LISTED` is set only by code that has just changed the
@@ -16,7 +16,7 @@ use super::plan::Taken;
 use crate::format::record::Record;
 
 impl State {
-    /// Returns whether nothing waits for a commit.
+    /// Returns true if nothing waits for a commit.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty() && self.pending.is_empty() && self.grown.is_empty()
     }
@@ -95,7 +95,7 @@ impl State {
     /// again, before newer ones, and their freed units wait for the checkpoint.
     ///
     /// Units and sizes are not listed again, because the checkpoint will contain every entry and every size as they are
-    /// when it is planned. And the unit may not belong to this volume alone any more: a copy may share its leaf, a
+    /// when it is planned. Also, the unit may no longer belong to this volume alone: a copy may share its leaf, a
     /// rollback may have put the leaf of a snapshot there, and a hole or a smaller size may have removed it (L1). Only
     /// `DIRTY` remains to be cleared, as for units whose records are already in `pending`.
     pub(crate) fn untake(&mut self, mut taken: Taken) {

@@ -14,12 +14,12 @@ use super::table::Table;
 pub(crate) struct Everyone(Vec<(Arc<Grace>, Ticket)>);
 
 impl Everyone {
-    /// Returns whether all of this I/O has ended.
+    /// Returns true if all of this I/O has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.0.iter().all(|(grace, ticket)| grace.is_over(*ticket))
     }
 
-    /// Graces, each with the ticket to wait for.
+    /// Returns the graces, each with the ticket to wait for.
     pub(crate) fn graces(&self) -> impl Iterator<Item = (&Arc<Grace>, Ticket)> {
         self.0.iter().map(|(grace, ticket)| (grace, *ticket))
     }

@@ -1,6 +1,6 @@
 //! Units and nodes that owners have released, each under the grace of its possible users.
 //!
-//! Owns the lists. The time at which an item may be reused is decided in [`limbo`](super::limbo).
+//! Owns the lists. [`limbo`](super::limbo) decides when an item may be reused.
 //!
 //! Filled by [`Tree`](super::extent_map::tree::Tree), taken by commits.
 
@@ -45,7 +45,7 @@ impl Freed {
             && self.shared_leaves.is_empty()
     }
 
-    /// Returns whether any item has other owners.
+    /// Returns true if any item has other owners.
     pub(crate) fn has_shared(&self) -> bool {
         !(self.shared_units.is_empty() && self.shared_index.is_empty() && self.shared_leaves.is_empty())
     }
@@ -85,7 +85,7 @@ impl Freed {
         part
     }
 
-    /// Units without owners.
+    /// Returns the units without owners.
     pub(crate) fn units(&self) -> impl Iterator<Item = u64> + '_ {
         self.units.iter().flat_map(|&(first, count)| first..first + count)
     }
@@ -125,7 +125,7 @@ impl LetGo {
         }
     }
 
-    /// Releases of each owner: address of the grace, the grace, the list.
+    /// Returns the releases of each owner: address of the grace, the grace, the list.
     pub(crate) fn into_owners(self) -> impl Iterator<Item = (usize, Arc<Grace>, Freed)> {
         self.by.into_iter().map(|(at, (grace, freed))| (at, grace, freed))
     }

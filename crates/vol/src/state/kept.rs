@@ -9,11 +9,11 @@
 //!
 //! - K1: the part of a map below a damaged page is never changed: records about that part are kept, and records about a
 //!   range are split. So that part is empty in memory, and checkpoints refer to the damaged page itself.
-//! - K2: records are kept by volume, and a copy of a volume gets a copy of its records. So the order of
-//!   records matters only within a volume. A deleted volume has no kept records. A volume that was rolled back has
-//!   those of its source.
+//! - K2: records are kept by volume, and a copy of a volume gets a copy of its records. So the order of records matters
+//!   only within a volume. A deleted volume has no kept records. A volume that was rolled back has the kept records of
+//!   its source.
 //! - K3: the first checkpoint of an opening writes all kept records. Later checkpoints write them again only after a
-//!   rollback; records of deleted volumes may remain, as they have no effect.
+//!   rollback. Records of deleted volumes may remain, because they have no effect.
 //! - K4: units that kept records name are in quarantine: they are absent from the free list of the checkpoint that
 //!   recovery has read, or are removed from that list ([`State::without_kept`]).
 //!
@@ -33,8 +33,8 @@ use crate::format::record::Record;
 use crate::format::superblock::Geometry;
 use crate::format::{KEPT_PAYLOAD, MAX_LEVEL, MAX_VOLUME_UNITS};
 
-/// Most kept records. The records that a copy of a volume takes with it count again. The limit is the number of the
-/// smallest records that fit the largest journal.
+/// Largest number of kept records. The records that a copy of a volume takes with it count again. The limit is the
+/// number of the smallest records that fit the largest journal.
 const MOST_RECORDS: u64 = 1 << 21;
 
 impl LostMap {
@@ -60,7 +60,7 @@ impl LostMap {
         })
     }
 
-    /// Returns whether the unit lies below a damaged page.
+    /// Returns true if the unit lies below a damaged page.
     fn has(&self, geometry: &Geometry, unit: u64) -> bool {
         let ranges = self.ranges(geometry);
         let next = ranges.partition_point(|range| range.1 <= unit);
@@ -89,13 +89,13 @@ impl LostMap {
 }
 
 impl State {
-    /// Returns whether a unit of a volume lies below a damaged page.
+    /// Returns true if a unit of a volume lies below a damaged page.
     pub(crate) fn is_lost(&self, volume: u32, unit: u64) -> bool {
         let lost = self.table.get(volume).and_then(|vol| vol.damage.as_ref());
         lost.is_some_and(|lost| lost.has(&self.sb.geometry(), unit))
     }
 
-    /// Keeps a record about units below damaged pages (K1).
+    /// Adds a record about units below damaged pages to the kept records (K1).
     pub(crate) fn keep(&mut self, record: Record) {
         let vol = self.table.get_mut(record.volume());
         let Some(lost) = vol.and_then(|vol| vol.damage.as_mut()) else { return };
@@ -131,7 +131,8 @@ impl State {
         self.clear_or_keep(core, size)
     }
 
-    /// Clears the written bits of the blocks behind `size` in the unit where `size` lies, or keeps a record for that.
+    /// Clears the written bits of the blocks behind `size` in the unit that contains `size`, or keeps a record for
+    /// that.
     fn clear_or_keep(&mut self, core: &Arc<VolumeCore>, size: u64) -> Result<(), Status> {
         let geometry = self.tree.map.geometry;
         let (unit, inside) = (size >> geometry.unit_shift, size & (geometry.unit_bytes() - 1));
@@ -177,7 +178,7 @@ impl State {
         self.kept = Kept { pages: std::mem::take(&mut self.kept.pages), rewrite, ..Kept::default() };
     }
 
-    /// Number of pages that the kept records take.
+    /// Returns the number of pages that the kept records take.
     pub(crate) fn kept_pages(&self) -> u64 {
         self.kept_chunks().len() as u64
     }

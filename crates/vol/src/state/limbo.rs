@@ -3,8 +3,8 @@
 //! Owns the two waits of a release: for the commit that makes it durable, and for the grace period after which no I/O
 //! or lookup of that owner uses the item. Then the item loses the owner, and becomes free if that was its last one.
 //!
-//! Releases wait even if other owners remain. A unit with a single owner is written in place. So an owner
-//! may become the only one after all reads of the other owner have ended, and after no crash can bring that one back.
+//! Releases wait even if other owners remain. A unit with a single owner is written in place. So an owner may become
+//! the only one only after all reads of the other owner have ended, and when no crash can bring the other owner back.
 //!
 //! - I1: an item leaves the queue only after a commit that began after its release is durable, and after a grace that
 //!   began after that commit is over.
@@ -60,7 +60,7 @@ impl Limbo {
     }
 
     /// Reclaims part of the releases whose grace is over, about `most` units, nodes and entries. Returns false if
-    /// nothing was left. Called until then.
+    /// nothing was left; callers repeat the call until then.
     pub(crate) fn advance(&mut self, tree: &mut Tree, most: u64) -> bool {
         if self.over.is_empty() {
             self.look();
@@ -267,7 +267,7 @@ mod tests {
             Owners { tree, limbo, graces, seats, ios, begun: 0, holders: BTreeMap::new(), gone: Vec::new(), let_go }
         }
 
-        /// Number of owners that have released a unit and may still use it.
+        /// Returns the number of owners that have released a unit and may still use it.
         fn blocked(&self, unit: u64) -> usize {
             let uses = |(of, by, ios): &&(u64, usize, Option<BTreeSet<u64>>)| {
                 let in_use = |ios: &BTreeSet<u64>| ios.iter().any(|io| self.ios[*by].contains_key(io));

@@ -8,15 +8,15 @@
 /// Failed commits, and events between each of them and the next commit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
-    /// Failed commits of records that had units.
+    /// Number of failed commits of records that had units.
     pub(crate) failed: u64,
-    /// Part of `failed`: commits that failed while a copy or a rollback was not yet durable.
+    /// Number of these commits that failed during a copy or a rollback that was not durable.
     pub(crate) beside_copy: u64,
-    /// Part of `beside_copy`: commits after which, before the next commit took the waiting changes, a volume got a path
-    /// of map nodes that it shares with no other volume.
+    /// Number of commits in `beside_copy` after which a volume got an exclusive path before the next commit took
+    /// changes.
     pub(crate) window: u64,
-    /// The last failed commit is in `beside_copy`, no later commit has taken changes, and no path has become
-    /// unshared.
+    /// True if the last failed commit is in `beside_copy`, no later commit has taken changes, and no path has become
+    /// exclusive.
     open: bool,
 }
 

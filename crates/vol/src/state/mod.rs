@@ -84,10 +84,10 @@ pub(crate) struct State {
     /// Present while a map is damaged.
     pub(crate) quarantine: Option<Held>,
     pub(crate) kept: Kept,
-    /// The last reported space state, and whether free metadata space was low then.
+    /// The last reported space state, and true if free metadata space was low then.
     pub(crate) space: (SpaceState, bool),
-    /// Counts of transitions to full and to low metadata space. A poller compares counts, so it misses no transition
-    /// between two polls.
+    /// Number of transitions to full, and to low metadata space. A poller compares these counts, so it misses no
+    /// transition between two polls.
     pub(crate) times_full: u64,
     pub(crate) times_metadata_low: u64,
     /// Generation of the last label write, successful or not.
@@ -101,7 +101,7 @@ pub(crate) struct State {
     pub(crate) incarnation: u64,
     /// Random number of this opening.
     pub(crate) owner: [u8; 16],
-    /// The next checkpoint writes `owner`, also to a pool that has none yet.
+    /// True if the next checkpoint writes `owner`, even to a pool that has no owner number yet.
     pub(crate) numbered: bool,
     /// Time of the last check that no other opening has taken the pool.
     pub(crate) looked: Instant,
@@ -113,13 +113,13 @@ pub(crate) struct State {
     pub(crate) durable_seq: u64,
     pub(crate) next: Next<Plan>,
     pub(crate) phase: Phase,
-    /// Addresses of the first copies of pages with one bad and one good copy that were not rewritten since. Also
+    /// Addresses of the first copies of pages that have one bad and one good copy and were not rewritten since. Also
     /// addresses of bad superblock copies.
     pub(crate) bad_copies: BTreeSet<u64>,
     pub(crate) risk: Risk,
-    /// Pages of the reserve beyond those for checksums and the volume table ([`account`]).
+    /// Number of pages of the reserve beyond those for checksums and the volume table ([`account`]).
     pub(crate) spare_pages: u64,
-    /// Dirty nodes at which a checkpoint is due, and the hard limit.
+    /// Number of dirty nodes at which a checkpoint is due, and the hard limit of that number.
     pub(crate) dirty_soft: u64,
     pub(crate) dirty_hard: u64,
     #[cfg(any(debug_assertions, test))]
@@ -127,8 +127,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state of a pool before anything but its superblock has been read: no volumes, all units free except the
-    /// fixed ones.
+    /// Returns the state of a pool before anything but its superblock has been read: no volumes, all units free except
+    /// the fixed ones.
     pub(crate) fn new(sb: Superblock) -> State {
         let geometry = sb.geometry();
         let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
@@ -175,8 +175,8 @@ impl State {
     /// Makes the path to `unit` exclusive to the volume and returns the entry's place. Accounts for the pages that this
     /// adds to the next checkpoint.
     pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<EntryPlace, Status> {
-        // The volume is dirty and has this path for itself: the next checkpoint writes the path already, so there is
-        // nothing to charge.
+        // The volume is dirty and has this path for itself. The next checkpoint writes the path already, so no pages
+        // are added.
         if self.table.get(core.id).is_some_and(|vol| vol.dirty)
             && let Some(place) = self.tree.own_way(&core.top, unit)
         {
@@ -194,13 +194,13 @@ impl State {
         self.table.get(id).ok_or(Status::Offline)
     }
 
-    /// Returns whether so many changes wait that a commit is due now.
+    /// Returns true if so many changes wait that a commit is due now.
     #[inline]
     pub(crate) fn is_overdue(&self) -> bool {
         self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
     }
 
-    /// Returns whether the limit of dirty nodes is reached: a checkpoint must come before another node is dirtied.
+    /// Returns true if the limit of dirty nodes is reached: a checkpoint must come before another node is dirtied.
     #[inline]
     pub(crate) fn is_dirty_full(&self) -> bool {
         self.tree.dirty_nodes() >= self.dirty_hard

@@ -98,8 +98,8 @@ impl Table {
         if snapshot { self.check_owner(name, owner) } else { check_no_snapshot(name) }
     }
 
-    /// Returns the renames that renaming `vol` to `new` causes, as (number, old name, new name): first that of the
-    /// volume itself, then those of its snapshots that have its name (A3).
+    /// Returns the renames that renaming `vol` to `new` causes, as (number, old name, new name). The first one renames
+    /// the volume itself. The others rename its snapshots that have its name (A3).
     ///
     /// # Errors
     ///

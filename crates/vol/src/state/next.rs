@@ -1,4 +1,4 @@
-//! State machine of the next commit: the work that it must begin with.
+//! State machine of the next commit: the work with which it must begin.
 //!
 //! ```text
 //!               require                       planned
@@ -9,7 +9,7 @@
 //!                                 +--- begin_again ---> Checkpoint if `then`, else Records, while it is written again
 //! ```
 //!
-//! Owns the states and every transition. Permission to write at all is decided by the [phase](super::phase).
+//! Owns the states and every transition. The [phase](super::phase) decides whether writing is permitted at all.
 //!
 //! - N1: a checkpoint that was begun but not completed is written again before anything else: its superblock may be on
 //!   the device, and the pages that it replaces stay untouched until it is complete.
@@ -25,11 +25,11 @@ pub(crate) enum Next<P> {
     Records,
     /// Write a checkpoint: records cannot express the changes, or must not follow the records on the device.
     Checkpoint,
-    /// Write the plan of a checkpoint again whose write failed. Afterwards write another checkpoint if `then`, else
-    /// records.
+    /// Write the plan of a checkpoint whose write failed again. Afterwards write another checkpoint if `then` is true,
+    /// else records.
     Again {
         plan: P,
-        /// Another checkpoint was required since.
+        /// True if another checkpoint was required since.
         then: bool,
     },
 }
@@ -43,7 +43,7 @@ impl<P> Next<P> {
         }
     }
 
-    /// Returns whether a required checkpoint has not been planned yet.
+    /// Returns true if a required checkpoint has not been planned yet.
     pub(crate) fn is_required(&self) -> bool {
         matches!(self, Next::Checkpoint | Next::Again { then: true, .. })
     }

@@ -30,7 +30,7 @@ use sheave_base::status::Status;
 /// The life of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// All operations.
+    /// All operations are permitted.
     #[default]
     Open,
     /// No checkpoint can be written, because its pages find no space on the host or because of a damaged map. The pool

@@ -13,7 +13,7 @@ use crate::format::page::{Spot, label, second_address};
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 
-/// Most bytes of a single write of pages.
+/// Largest number of bytes of a single write of pages.
 const RUN_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Taken {
     pub(crate) pending: Vec<Record>,
     pub(crate) grown: Vec<u32>,
     pub(crate) freed: LetGo,
-    /// The commit removes the last volume with a damaged map (Q4 of `quarantine`).
+    /// True if the commit removes the last volume with a damaged map (Q4 of `quarantine`).
     pub(crate) ends_quarantine: bool,
 }
 
@@ -84,12 +84,12 @@ impl Draft {
         Draft { addresses, seconds, unit_bytes, used: 0, memory }
     }
 
-    /// Number of pages so far.
+    /// Returns the number of pages so far.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// Addresses of the pages after the first `before`.
+    /// Returns the addresses of the pages after the first `before`.
     pub(crate) fn since(&self, before: usize) -> &[u64] {
         &self.addresses[before..self.used]
     }

@@ -102,12 +102,12 @@ impl State {
         }
     }
 
-    /// Returns whether damaged maps permit the first checkpoint (Q3) and there are pages for it.
+    /// Returns true if damaged maps permit the first checkpoint (Q3) and there are pages for it.
     pub(crate) fn has_pages_for_first(&self) -> bool {
         self.quarantine.is_none() || !self.kept.is_too_much && self.has_room(self.pages_due(), Spender::EndOfWrite)
     }
 
-    /// Returns whether a commit of the present state ends the quarantine once it is durable (Q4).
+    /// Returns true if a commit of the present state ends the quarantine once it is durable (Q4).
     pub(crate) fn ends_quarantine(&self) -> bool {
         self.quarantine.is_some() && self.table.first_damaged().is_none()
     }
@@ -126,7 +126,8 @@ impl State {
         self.set_reserve();
     }
 
-    /// Explains to the user how much free space the quarantine withholds; `None` without a quarantine.
+    /// Returns a sentence for the user about the free space that the quarantine withholds, or `None` without a
+    /// quarantine.
     pub(crate) fn why_kept(&self) -> Option<String> {
         self.quarantine.as_ref()?;
         let (vol, damage) = self.table.first_damaged()?;

@@ -7,16 +7,17 @@ use super::everyone::Everyone;
 /// Epochs and volumes that are not durable, and the state of the list of losses.
 #[derive(Debug)]
 pub(crate) struct Risk {
-    /// Writes that began in epochs before this one are durable (L1).
+    /// First epoch that is not known to be durable: writes that began in earlier epochs are durable (L1).
     pub(crate) safe: u64,
     /// An ended epoch, and the I/O that may still write in it or an earlier one.
     pub(crate) ended: Option<(Everyone, u64)>,
     /// Deleted volumes, with the epochs of their last writes. Until a delete is durable, a crash may bring the volume
     /// back.
     pub(crate) deleted: Vec<(u32, u64)>,
-    /// The list of losses is on the device, or nothing has to be listed.
+    /// True if the list of losses is on the device, or nothing has to be listed.
     pub(crate) listed: bool,
-    /// The user has acknowledged the list, so the next checkpoint omits it. Reset when one is durable.
+    /// True if the user has acknowledged the list, so that the next checkpoint omits it. Reset when that checkpoint is
+    /// durable.
     pub(crate) acknowledged: bool,
 }
 

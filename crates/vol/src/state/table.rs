@@ -35,7 +35,7 @@ use numbers::Numbers;
 pub(crate) struct VolumeCore {
     pub(crate) id: u32,
     pub(crate) snapshot: bool,
-    /// Writes beyond the end enlarge the volume, up to `max_size`.
+    /// True if writes beyond the end enlarge the volume, up to `max_size`.
     pub(crate) grows: bool,
     size: AtomicU64,
     max_size: AtomicU64,
@@ -130,9 +130,9 @@ pub(crate) struct Kept {
     pub(crate) rewrite: Option<u64>,
     /// Index pages above damaged ones, which the first checkpoint writes in addition to the counted pages.
     pub(crate) upper_due: u64,
-    /// Records kept so far, including copies for other volumes.
+    /// Number of records kept so far, including copies for other volumes.
     pub(crate) records: u64,
-    /// The journal has a record that can neither be applied to a checkpoint nor be kept.
+    /// True if the journal has a record that can neither be applied to a checkpoint nor be kept.
     pub(crate) is_too_much: bool,
 }
 
@@ -147,44 +147,45 @@ pub(crate) struct Vol {
     identity: Option<[u8; 16]>,
     /// Set while the volume is temporary; changed by [`Table::set_interim`].
     interim: Option<Interim>,
-    /// Number of the volume that this one was copied from, 0 if that is gone; changed by [`Table::set_origin`].
+    /// Number of the volume that this one was copied from, or 0 if that volume is gone; changed by
+    /// [`Table::set_origin`].
     origin: u32,
     pub(crate) family: u32,
     /// Upper bound of the slots of the top that are in use.
     pub(crate) slots: u64,
     pub(crate) root: PageRef,
     pub(crate) root_level: u16,
-    /// Pages above the level of index nodes, as the last checkpoint has them.
+    /// Pages of the last checkpoint above the level of index nodes.
     pub(crate) upper: Vec<u64>,
     /// Table entry of the last checkpoint without the name; `None` if that checkpoint does not have the volume.
     written: Option<VolumeEntry>,
-    /// The name has changed since the last checkpoint.
+    /// True if the name has changed since the last checkpoint.
     renamed: bool,
-    /// The next checkpoint writes the map; set by [`Table::charge`].
+    /// True if the next checkpoint writes the map; set by [`Table::charge`].
     pub(crate) dirty: bool,
     /// Index pages that the next checkpoint writes for this volume, as included in [`Table::upper_due`].
     charged: u64,
     /// Number of a copy in progress whose point in time is not fixed yet. Shared nodes and units must not be copied or
     /// moved meanwhile.
     pub(crate) settling: Option<u32>,
-    /// The volume is a copy whose point in time is not fixed yet. Checkpoints leave it out.
+    /// True for a copy whose point in time is not fixed yet. Checkpoints leave it out.
     pub(crate) unborn: bool,
     /// Present if pages of the map are damaged. The volume cannot be opened then; it can only be deleted, renamed or
     /// rolled back.
     pub(crate) damage: Option<Box<LostMap>>,
-    /// The creation is not durable yet. The volume cannot be opened, so that its creation can still be undone.
+    /// True while the creation is not durable. The volume cannot be opened, so that its creation can still be undone.
     pub(crate) hidden: bool,
-    /// Set while a write that found no space releases units beyond the end. That write clears `HANDED`, and later keeps
-    /// the units whose flag was set again. A second such write at the same time would clear those flags too.
+    /// True while a write that found no space releases units beyond the end. That write clears `HANDED`, and later
+    /// keeps the units whose flag was set again. A second such write at the same time would clear those flags too.
     pub(crate) giving_back: bool,
-    /// Enlarged by writes since the last commit, and therefore in `State::grown`.
+    /// True if writes have enlarged the volume since the last commit; it is then in `State::grown`.
     pub(crate) grown: bool,
     /// Size to record while users see a smaller one: during a cut whose last block is still being zeroed, or during
     /// growth that is not durable yet.
     pub(crate) durable_size: Option<u64>,
-    /// Units being copied or zeroed.
+    /// Number of units being copied or zeroed.
     pub(crate) busy: u32,
-    /// Hole punches that wait for `busy` to reach 0. While there are any, no further unit becomes busy.
+    /// Number of hole punches that wait for `busy` to reach 0. While there are any, no further unit becomes busy.
     pub(crate) holes: u32,
     pub(crate) opened: Weak<OpenToken>,
 }
@@ -209,7 +210,7 @@ impl Vol {
         }
     }
 
-    /// Returns whether the table page of this volume must be rewritten.
+    /// Returns true if the table page of this volume must be rewritten.
     pub(crate) fn is_changed(&self) -> bool {
         self.renamed || self.written.as_ref() != Some(&self.fields())
     }
@@ -253,17 +254,17 @@ impl Vol {
         vol
     }
 
-    /// Number of the volume that this one was copied from, 0 if there is none or it is gone.
+    /// Returns the number of the volume that this one was copied from, 0 if there is none or it is gone.
     pub(crate) fn origin(&self) -> u32 {
         self.origin
     }
 
-    /// Unique identity; `None` in volumes made by older versions.
+    /// Returns the unique identity, or `None` in volumes made by older versions.
     pub(crate) fn identity(&self) -> Option<[u8; 16]> {
         self.identity
     }
 
-    /// Purpose of a temporary volume.
+    /// Returns the purpose of a temporary volume.
     pub(crate) fn interim(&self) -> Option<Interim> {
         self.interim
     }
@@ -272,7 +273,7 @@ impl Vol {
         table::entry_bytes(&self.name, self.identity, self.interim)
     }
 
-    /// Size to record at the next commit.
+    /// Returns the size to record at the next commit.
     pub(crate) fn size_to_write(&self) -> u64 {
         self.durable_size.map_or(self.core.size(), |size| size.max(self.core.size()))
     }
@@ -281,7 +282,7 @@ impl Vol {
         self.damage.as_ref().map(|lost| &lost.told)
     }
 
-    /// Returns whether users see the volume.
+    /// Returns true if users see the volume.
     pub(crate) fn is_shown(&self) -> bool {
         !self.unborn && !self.hidden
     }
@@ -380,12 +381,12 @@ impl Table {
         }
     }
 
-    /// The first volume whose map is damaged.
+    /// Returns the first volume whose map is damaged.
     pub(crate) fn first_damaged(&self) -> Option<(&Vol, &MapDamage)> {
         self.iter().find_map(|vol| Some((vol, vol.damage()?)))
     }
 
-    /// Names and damage of all volumes with a damaged map, ordered by name.
+    /// Returns the names and damage of all volumes with a damaged map, ordered by name.
     pub(crate) fn damaged(&self) -> Vec<(String, MapDamage)> {
         let damage = |vol: &Vol| Some((vol.name.clone(), vol.damage()?.clone()));
         let mut found: Vec<_> = self.iter().filter_map(damage).collect();
@@ -393,7 +394,7 @@ impl Table {
         found
     }
 
-    /// All volumes, ordered by number.
+    /// Returns all volumes, ordered by number.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Vol> {
         self.by_id.iter()
     }
@@ -460,7 +461,7 @@ impl Table {
         }
     }
 
-    /// The open volumes: only these can have I/O in flight. Avoids a scan of all volumes.
+    /// Returns the open volumes: only these can have I/O in flight. Avoids a scan of all volumes.
     pub(crate) fn in_use(&mut self) -> impl Iterator<Item = &Vol> {
         let by_id = &self.by_id;
         self.opened.retain(|id| by_id.get(*id).is_some_and(Vol::is_open));
@@ -476,7 +477,7 @@ impl Table {
         }
     }
 
-    /// Copies of a volume that have it as their origin.
+    /// Returns the copies of a volume that have it as their origin.
     pub(crate) fn made_of(&self, id: u32) -> impl Iterator<Item = &Vol> {
         self.by_origin.get(&id).into_iter().flatten().filter_map(|id| self.get(*id))
     }
@@ -496,13 +497,14 @@ impl Table {
         true
     }
 
-    /// Upper bound of the pages, index pages included, that a checkpoint without any other change writes for the table.
+    /// Returns an upper bound of the pages, index pages included, that a checkpoint without any other change writes for
+    /// the table.
     pub(crate) fn bare_pages(&self) -> u64 {
         let pages = self.most_pages();
         pages + upper_pages(pages, pages)
     }
 
-    /// Upper bound of the leaf pages of the table.
+    /// Returns an upper bound of the leaf pages of the table.
     pub(crate) fn most_pages(&self) -> u64 {
         self.bytes.div_ceil(table::LEAST_BYTES)
     }
@@ -511,7 +513,7 @@ impl Table {
         self.bytes
     }
 
-    /// Volumes with numbers in `first..end`.
+    /// Returns the volumes with numbers in `first..end`.
     pub(crate) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &Vol> {
         self.by_id.range(first, end)
     }
@@ -527,7 +529,7 @@ impl Table {
         last
     }
 
-    /// Marks whether units beyond the end of a volume are being released.
+    /// Records if units beyond the end of a volume are being released.
     pub(crate) fn set_cutting(&mut self, id: u32, cutting: bool) {
         if cutting {
             self.cutting.insert(id)
@@ -540,18 +542,18 @@ impl Table {
         self.cutting.contains(&id)
     }
 
-    /// Volumes whose units beyond the end are being released.
+    /// Returns the volumes whose units beyond the end are being released.
     pub(crate) fn cutting(&self) -> impl Iterator<Item = &Vol> {
         self.cutting.iter().filter_map(|id| self.get(*id))
     }
 
-    /// Index pages that the next checkpoint writes above the nodes of all dirty volumes.
+    /// Returns the number of index pages that the next checkpoint writes above the nodes of all dirty volumes.
     pub(crate) fn upper_due(&self) -> u64 {
         self.upper_due
     }
 
-    /// Upper bound of the growth of [`Table::upper_due`] when a volume becomes dirty or gets another used slot below
-    /// `slots`.
+    /// Returns an upper bound of the growth of [`Table::upper_due`] when a volume becomes dirty or gets another used
+    /// slot below `slots`.
     pub(crate) fn upper_more(&self, id: u32, slots: u64) -> u64 {
         let Some(vol) = self.get(id) else { return 0 };
         upper_pages(vol.slots.max(slots), vol.core.top.used() + 1).saturating_sub(vol.charged)

@@ -10,10 +10,10 @@
 //!        free >= mark and a quarter   free >= mark / 64, one unit at least
 //! ```
 //!
-//! - W1: the state follows from the previous state and the free units by [`next`]. It is updated after every change of
-//!   the free units, before the lock is dropped.
-//! - W3: the cost is one comparison per allocation ([`Units::is_calm`](crate::state::alloc::Units::is_calm)), and
-//!   nothing elsewhere on the I/O path.
+//! - W1: [`next`] computes the state from the previous state and the number of free units. The state is updated after
+//!   every change of the free units, before the lock is dropped.
+//! - W3: the watermarks cost one comparison per allocation ([`Units::is_calm`](crate::state::alloc::Units::is_calm)),
+//!   and nothing elsewhere on the I/O path.
 //!
 //! Called under the pool's lock by code that takes and frees units.
 
@@ -24,11 +24,11 @@ use crate::state::State;
 /// Counts of free units at which the state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
-    /// Below this count the state becomes low.
+    /// Number of free units below which the state becomes low.
     low: u64,
-    /// From this count on the state returns to ok. Above `low`, so that the state does not flap.
+    /// Number of free units from which the state returns to ok. It is above `low`, so that the state does not flap.
     ok_again: u64,
-    /// From this count on the state is no longer full.
+    /// Number of free units from which the state is no longer full.
     not_full: u64,
 }
 
@@ -45,12 +45,12 @@ impl Marks {
         Marks { low, ok_again: above.min(most).max(low), not_full: (low / 64).min(most / 2).max(1) }
     }
 
-    /// Low-water mark in units.
+    /// Returns the low-water mark in units.
     pub(crate) fn low(&self) -> u64 {
         self.low
     }
 
-    /// Range (first, length) of free units, without the reserve, that leaves the state unchanged.
+    /// Returns the range (first, length) of free units, without the reserve, that leaves the state unchanged.
     fn calm(&self, state: SpaceState) -> (u64, u64) {
         let range = match state {
             SpaceState::Ok => self.low.max(1)..u64::MAX,

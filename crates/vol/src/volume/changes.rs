@@ -1,13 +1,13 @@
 //! Compares two volumes of a pool by their maps alone.
 //!
 //! Owns the comparison, and the [`Identity`] of a snapshot. Reads no data. Two blocks are the same if they lie in the
-//! same place of the pool: a unit with several owners is never written in place (V3 of [`volume`](super)). So blocks
-//! that were rewritten with the same bytes count as changed, and so does everything that the first write after a
-//! snapshot copied; [`compare`](super::compare) tells these apart. Any two volumes can be compared, whatever happened
-//! between them: rollbacks, clones, resizes.
+//! same place of the pool: a unit with several owners is never written in place (V3 of [`volume`](super)). So a block
+//! that was rewritten with the same bytes counts as changed. So does a block that the first write after a snapshot
+//! copied; [`compare`](super::compare) recognises such blocks as equal. Any two volumes can be compared, whatever
+//! happened between them: rollbacks, clones, resizes.
 //!
-//! - C1: every block that reads differently is reported. Blocks that neither volume has are not, nor are unwritten
-//!   blocks beyond the end of the base.
+//! - C1: every block that reads differently is reported. Blocks that neither volume has are not reported, and neither
+//!   are unwritten blocks beyond the end of the base.
 //! - C2: parts of maps that both share are skipped as a whole, so the work grows with the differences only.
 //! - C3: the lock is released after [`AT_ONCE`] steps.
 
@@ -23,7 +23,7 @@ use crate::state::State;
 use crate::state::extent_map::id_of;
 use crate::state::table::{Vol, VolumeCore};
 
-/// Steps under one hold of the lock; one is an extent within a unit, or a shared part of a map.
+/// Number of steps under one hold of the lock. A step is an extent within a unit, or a shared part of a map.
 const AT_ONCE: u32 = 4096;
 
 /// Returns the extents of `core` in a range that differ from those of `base`.
@@ -44,8 +44,8 @@ pub(super) fn changes(
     all
 }
 
-/// Returns the number of a snapshot, by which [`compare`](super::compare) finds it again. Refuses other volumes, and
-/// damaged maps.
+/// Returns the number of a snapshot, with which [`compare`](super::compare) finds it again. Returns an error for other
+/// volumes, and for damaged maps.
 pub(super) fn snapshot_number(pool: &PoolInner, name: &str) -> Result<u32, PoolError> {
     let state = pool.lock();
     let vol = state.table.named(name)?;
@@ -59,8 +59,8 @@ pub(super) fn snapshot_number(pool: &PoolInner, name: &str) -> Result<u32, PoolE
     Ok(vol.id)
 }
 
-/// Returns the names of at most `most` snapshots of the same family, the newest first; for a snapshot, only the older
-/// ones.
+/// Returns the names of at most `most` snapshots of the same family, the newest first. If the volume is itself a
+/// snapshot, only older ones are returned.
 pub(super) fn bases(pool: &PoolInner, core: &VolumeCore, most: usize) -> Vec<String> {
     let state = pool.lock();
     let family = state.table.get(core.id).map(|vol| vol.family);
@@ -84,7 +84,7 @@ fn check_whole(vol: &Vol) -> Result<(), PoolError> {
     Err(PoolError::DamagedMap { what, volume: vol.name.clone(), damage })
 }
 
-/// Appends the changes of a range to `all`, for [`AT_ONCE`] steps at most. Returns the position it came to.
+/// Appends the changes of a range to `all`, in at most [`AT_ONCE`] steps. Returns the position that it reached.
 fn some_changes(
     pool: &PoolInner,
     state: &State,
@@ -121,8 +121,8 @@ fn continues(last: &Extent, next: &Extent) -> bool {
     last.pos + last.len == next.pos && last.kind == next.kind && last.shared == next.shared && in_place
 }
 
-/// Returns the end of the part of the map that both share, if `pos` lies in one (C2). `None` if that part reaches
-/// beyond the end of the base: it is compared step by step.
+/// Returns the end of the part of the map that both volumes share, if `pos` lies in such a part (C2). Returns `None` if
+/// that part reaches beyond the end of the base: it is compared step by step.
 pub(super) fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore, pos: u64) -> Option<u64> {
     let geometry = &pool.map.geometry;
     let unit = pos >> geometry.unit_shift;
@@ -149,7 +149,7 @@ pub(super) struct Step {
     pub(super) end: u64,
 }
 
-/// Compares the extents at `pos` by the maps.
+/// Compares the extents at `pos` in both maps. Returns one step of the comparison.
 pub(super) fn changed_at(
     pool: &PoolInner,
     state: &State,
@@ -212,7 +212,7 @@ pub(super) fn identity(pool: &PoolInner, core: &Arc<VolumeCore>) -> Identity {
 
 const LAYOUT_SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Hashes one more written range, by FNV-1a over its 16 bytes: the hash travels in files, so it must not depend on a
+/// Hashes one more written range with FNV-1a over its 16 bytes. The hash is stored in files, so it must not depend on a
 /// library.
 fn mix(hash: u64, (start, end): (u64, u64)) -> u64 {
     let bytes = start.to_le_bytes().into_iter().chain(end.to_le_bytes());

@@ -1,11 +1,11 @@
-//! Compares two volumes of a pool by their bytes where their maps cannot tell.
+//! Compares two volumes of a pool byte by byte where their maps do not decide.
 //!
 //! The first write to a part of a unit that a snapshot shares copies all of the unit, and its group
-//! ([`relocate`](super::relocate)). By the maps all of that has changed, up to 64 times as much as was written. Here
+//! ([`relocate`](super::relocate)). In the maps all of that has changed, up to 64 times as much as was written. Here
 //! such blocks are compared, and those that read the same in both volumes are left out.
 //!
-//! Owns what is read, and what proves that two blocks are the same. An increment that lacks a changed block is a wrong
-//! backup, so:
+//! Owns the choice of the blocks to read, and the proof that two blocks are the same. An increment that lacks a changed
+//! block is a wrong backup, so:
 //!
 //! - D1: a block is left out only if its bytes were read on both sides and are the same. Checksums that differ prove
 //!   that blocks differ, and save the reads. Equal checksums prove nothing, since a CRC can be made to collide.
@@ -16,7 +16,7 @@
 //! - D4: units keep their contents while they are read: the I/O is counted in the graces of both volumes before the
 //!   lock is released under which the units were found.
 //!
-//! One batch of [`BATCH`] bytes of either side is read at a time, and nothing is held between batches.
+//! One batch of [`BATCH`] bytes of either side is read at a time. No lock and no grace is held between batches.
 
 use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_base::status::Status;
@@ -34,7 +34,7 @@ use crate::state::table::VolumeCore;
 
 /// Bytes of one side after which a batch is compared.
 const BATCH: u64 = 1 << 20;
-/// Most steps of a batch, all under one hold of the lock.
+/// Largest number of steps of a batch, all under one hold of the lock.
 const STEPS: u32 = 4096;
 
 /// The volume that another is compared with.
@@ -45,8 +45,8 @@ pub(super) enum Base<'a> {
     Snapshot(u32),
 }
 
-/// Returns the differences of a range. Calls `go_on` before each batch with the result so far; false ends the
-/// comparison.
+/// Returns the differences of a range. Calls `go_on` before each batch with the result so far; the comparison ends if
+/// it returns false.
 pub(super) fn differences(
     pool: &PoolInner,
     core: &Arc<VolumeCore>,
@@ -99,13 +99,14 @@ struct Batch {
     pinned: Option<[Phase; 2]>,
 }
 
-/// A block that both have, in different places.
+/// A block that both volumes have, in different places.
 #[derive(Clone, Copy)]
 struct Pair {
     /// Addresses of the whole blocks.
     now: u64,
     before: u64,
-    /// The part of the block that is compared: the ends of a volume and of a range may lie within one.
+    /// Start and end of the part of the block that is compared. The ends of a volume and of a range may lie within a
+    /// block.
     from: usize,
     to: usize,
 }
@@ -150,7 +151,7 @@ impl Comparison<'_> {
         self.seats.iter().zip(phases).for_each(|(seat, phase)| seat.uncount(phase));
     }
 
-    /// Appends what differs in a batch to `told`. Returns the bytes that were read.
+    /// Appends the differences in a batch to `told`. Returns the number of bytes that were read.
     fn settle(&mut self, batch: &Batch, told: &mut Vec<Extent>) -> Result<u64, Status> {
         let pairs = batch.found.iter().flat_map(|(extent, before)| before.map(|before| pairs_of(*extent, before)));
         let pairs: Vec<Pair> = pairs.flatten().filter(|pair| self.may_be_same(pair)).collect();
@@ -173,23 +174,23 @@ impl Comparison<'_> {
         Ok(2 * pairs.len() as u64 * BLOCK_BYTES)
     }
 
-    /// Returns false if checksums prove that the blocks differ, or one is known to be bad (D1, D2).
+    /// Returns false if checksums prove that the blocks differ, or if one of them is known to be bad (D1, D2).
     fn may_be_same(&self, pair: &Pair) -> bool {
         let Some(sums) = &self.pool.sums else { return true };
         let (now, before) = (pair.now >> BLOCK_SHIFT, pair.before >> BLOCK_SHIFT);
         let sum = sums.get(now);
-        // A checksum is of the whole block and proves nothing about a part.
+        // A checksum covers the whole block and proves nothing about a part.
         let differ = sum != sums.get(before) && (pair.from, pair.to) == (0, BLOCK);
         sum.is_some() && !differ && !sums.is_marked(now) && !sums.is_marked(before)
     }
 
-    /// Reads the blocks of all pairs. Returns for each pair whether its blocks are the same.
+    /// Reads the blocks of all pairs. Returns true for each pair whose blocks are the same.
     fn read_and_compare(&mut self, pairs: &[Pair]) -> Result<Vec<bool>, Status> {
         if pairs.is_empty() {
             return Ok(Vec::new());
         }
-        // A batch ends with the step that fills it, so it may be longer by a unit. Plus two: a range may begin and end
-        // within a block.
+        // A batch ends with the step that fills it, so it may be one unit longer. Plus two, because a range may begin
+        // and end within a block.
         let most = ((BATCH + self.pool.map.geometry.unit_bytes()) >> BLOCK_SHIFT) + 2;
         let sweep = match &mut self.sweep {
             Some(sweep) => sweep,

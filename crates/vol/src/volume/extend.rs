@@ -1,8 +1,8 @@
 //! Writes beyond the end of a volume that grows.
 //!
-//! Owns the space that such a write is given, and the size that it leaves. Space beyond the end is given without
-//! written bits, as anywhere. The end of the write sets the bits and raises the size under one hold of the lock, and
-//! one commit records both. So the size never covers data that is not there, before a crash or after it.
+//! Owns the space that such a write gets, and the resulting size. Space beyond the end is given without written bits,
+//! like any other space. The end of the write sets the bits and raises the size under one hold of the lock, and one
+//! commit records both. So the size never covers data that is missing, before a crash or after it.
 //!
 //! - E1: only bits that were set beyond the size raise it. A write that failed or lost its space to a cut does not.
 //! - E2: sizes are whole blocks, so no block has bytes on both sides of the end. Between the old end and a write far
@@ -22,13 +22,13 @@ use crate::state::State;
 use crate::state::extent_map::Entry;
 
 impl Volume {
-    /// Returns the block size of the volume: the pool's, or that by which the volume grows (E2).
+    /// Returns the block size of the volume: that of the pool, or the granularity in which the volume grows (E2).
     pub(super) fn block(&self) -> u64 {
         let block = self.pool.block_bytes();
         if self.core.grows { block.max(BLOCK_BYTES) } else { block }
     }
 
-    /// Does the work of `map` for a range that does not lie in the volume as a whole.
+    /// Does the work of `map` for a range that is not entirely inside the volume.
     pub(super) fn extend(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
         if intent == Intent::Write {
             self.note_write()?;
@@ -37,7 +37,8 @@ impl Volume {
         self.map_other(None, pos, len, intent)
     }
 
-    /// Returns how many of `len` bytes from `pos` lie before the volume's largest size. Refuses parts of blocks (E2).
+    /// Returns the number of bytes, among `len` bytes from `pos`, that lie before the volume's largest size. Returns an
+    /// error for parts of blocks (E2).
     fn cut_off(&self, pos: u64, len: u64) -> Result<u64, Status> {
         if (pos | len) & (BLOCK_BYTES - 1) != 0 {
             return Err(Status::Invalid);
@@ -76,12 +77,12 @@ impl Volume {
         }
     }
 
-    /// Gives back the space beyond the end that no write in flight uses. Called for a write that found the pool full:
-    /// that write leaves behind the space that it was given before.
+    /// Releases the space beyond the end that no write in flight uses. Called for a write that found the pool full:
+    /// that write no longer uses the space that it was given before.
     ///
-    /// The units are recalled first (`RECALLED`), so that a writer that wants one from then on marks it again. The
-    /// flag stays if a write to the unit is in flight, also if the wait for it fails: writes that end meanwhile may
-    /// raise the size over the unit, and holes and cuts must then find out that others are in flight there.
+    /// The units are recalled first (`RECALLED`), so that a writer that wants one from then on marks it again. The flag
+    /// stays if a write to the unit is in flight, even if the wait for that write fails. That write may end meanwhile
+    /// and raise the size over the unit. Holes and cuts must then know that other writes are in flight there.
     fn give_back(&self, may_block: &MayBlock) -> Result<(), Status> {
         loop {
             let mut state = self.quiet(may_block, |_| 0)?;
@@ -158,7 +159,7 @@ impl Volume {
 }
 
 impl State {
-    /// Raises the size to `size` if it is less, and the largest size with it: that may have been lowered while writes
+    /// Raises the size to `size` if it is less, and also the largest size, which may have been lowered while writes
     /// were in flight.
     fn raise(&mut self, id: u32, size: u64) {
         if let Some(vol) = self.table.get(id) {

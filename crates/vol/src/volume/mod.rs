@@ -1,4 +1,4 @@
-//! A thin volume: an [`iomap::File`](sheave_iomap::File) whose bytes lie where its map says.
+//! A thin volume: an [`iomap::File`](sheave_iomap::File) whose map gives the place of each byte.
 //!
 //! | module | holds |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! - V1: unwritten space reads as zeroes: only blocks whose bit is set are read from the device.
 //! - V2: a bit is set after the data of its block is on the device.
 //! - V3: a unit that another volume or snapshot shares is never written to.
-//! - V4: no block beyond the end is written, except those that a smaller size is just cutting off.
+//! - V4: no block beyond the end is written, except a block that a smaller size is just cutting off.
 
 mod changes;
 mod compare;
@@ -69,8 +69,8 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
     Ok(Volume::new(Arc::clone(pool), core, open, read_only))
 }
 
-/// Refuses a size that is no multiple of the device's block: no I/O reaches such an end. A pool that was copied to a
-/// device with larger blocks may have such volumes.
+/// Returns an error for a size that is not a multiple of the device's block, because no I/O reaches such an end. A pool
+/// that was copied to a device with larger blocks may have such volumes.
 fn check_end(pool: &PoolInner, name: &str, size: u64) -> Result<(), PoolError> {
     let block = pool.block_bytes();
     if size.is_multiple_of(block) {
@@ -89,14 +89,14 @@ fn check_end(pool: &PoolInner, name: &str, size: u64) -> Result<(), PoolError> {
 /// `ring.attach_file(Arc::new(volume))`.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Declared before `pool`, so that it is dropped first: its drop waits for the pool's thread. `None`: an opening
-    /// that failed has dropped it.
+    /// Declared before `pool`, so that it is dropped first: its drop waits for the pool's thread. `None` after a failed
+    /// opening has dropped it.
     _keeper: Option<std::sync::Arc<Keeper>>,
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
     alarm: Arc<FlushAlarm>,
     read_only: bool,
-    /// The pool keeps checksums of data.
+    /// True if the pool keeps checksums of data.
     summed: bool,
     /// Held to keep the volume open: the table has only a weak reference.
     _open: std::sync::Arc<OpenToken>,
@@ -114,8 +114,8 @@ impl Volume {
         self.pool.lock().table.get(self.core.id).map(|vol| vol.name.clone()).unwrap_or_default()
     }
 
-    /// Returns the counters of the volume's I/O by all rings together since the pool was opened, and where the time of
-    /// these I/Os went. May be called by any thread at any time.
+    /// Returns the counters of the volume's I/O, and where the time of these I/Os went. They cover all rings since the
+    /// pool was opened. May be called by any thread at any time.
     pub fn io_counts(&self) -> IoCounts {
         self.core.io.counts()
     }
@@ -133,22 +133,24 @@ impl Volume {
         Ok(report::extents(&self.pool, &self.core, pos, len))
     }
 
-    /// Returns the extents of a range that differ from those of `base`, a volume or snapshot of the same pool: what
-    /// reads differently, and what was written anew. Compares the maps and reads no data. Data that became a hole is
-    /// reported as a hole. Nothing is reported beyond this volume's end, and only data beyond the end of `base`.
+    /// Returns the extents of a range that differ from those of `base`, a volume or snapshot of the same pool: those
+    /// that read differently, and those that were written anew. Compares the maps and reads no data. Data that became a
+    /// hole is reported as a hole. Nothing beyond this volume's end is reported. Beyond the end of `base` only data is
+    /// reported.
     pub fn changes_since(&self, base: &Volume, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
         self.check_pool_of(base)?;
         Ok(changes::changes(&self.pool, &self.core, &base.core, pos, len))
     }
 
-    /// Like [`Volume::changes_since`], but leaves out what reads the same. Where both volumes have data in different
-    /// places, as after a write to a part of a shared unit, which copies the unit, blocks are compared. Data is not
-    /// read where checksums prove that it differs, where both volumes have it in one place, or where only one of them
-    /// has it. A block that cannot be read or does not match its checksum counts as different.
+    /// Returns the same as [`Volume::changes_since`], without the blocks that read the same. Both volumes may have
+    /// equal data in different places, for example after a write to a part of a shared unit, which copies the unit.
+    /// Blocks in different places are compared. Data is not read where checksums prove that it differs, where both
+    /// volumes have it in one place, or where only one of them has it. A block that cannot be read or does not match
+    /// its checksum counts as different.
     ///
-    /// Blocks the calling thread, and reads one MiB of either volume at a time. Calls `go_on` before each with the
-    /// position at which it begins; `false` ends the comparison. If a volume is written meanwhile, each of its blocks
-    /// is compared as it was at some moment.
+    /// Blocks the calling thread, and reads one MiB of either volume at a time. Before each MiB it calls `go_on` with
+    /// the position at which that MiB begins; `false` ends the comparison. If a volume is written meanwhile, each of
+    /// its blocks is compared as it was at some moment.
     pub fn differences_since(
         &self,
         base: &Volume,
@@ -171,8 +173,8 @@ impl Volume {
         })
     }
 
-    /// Returns the names of at most `most` snapshots since which changes of this volume can be listed, the newest
-    /// first: those of the same family; for a snapshot, only the older ones.
+    /// Returns the names of at most `most` snapshots to which [`Volume::changes_since`] can compare this volume, the
+    /// newest first. They are of the same family. For a snapshot, only older ones are returned.
     #[doc(hidden)]
     pub fn bases(&self, most: usize) -> Vec<String> {
         changes::bases(&self.pool, &self.core, most)
@@ -205,12 +207,12 @@ impl Volume {
         compare::differences(&self.pool, &self.core, &compare::Base::Snapshot(snapshot), (pos, len), go_on)
     }
 
-    /// Returns the identity that [diffs](crate::rbd_diff) carry beside the name. Walks the map.
+    /// Returns the identity that [diffs](crate::rbd_diff) contain in addition to the name. Walks the map.
     pub fn identity(&self) -> Identity {
         changes::identity(&self.pool, &self.core)
     }
 
-    /// Returns the holders of I/O that holds up waiters on this volume, the longest first. Look here after a hole was
+    /// Returns the holders of the I/O that waiters on this volume wait for, the longest first. Useful after a hole was
     /// refused with `ETIMEDOUT`. Empty if nothing waits.
     pub fn holders(&self) -> Vec<Holder> {
         self.core.top.grace().holders()
@@ -314,8 +316,8 @@ impl File for Volume {
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
-        // A smaller size may have cut through the range. Only what is left is made ready: that is what `map` would ask
-        // for.
+        // A smaller size may have cut the range in two. Only the part inside the volume is made ready, because that is
+        // what the next `map` asks for.
         let inside = if self.core.grows { len } else { len.min(self.core.size().saturating_sub(pos)) };
         if intent == Intent::Read || inside == 0 || self.read_only {
             return self.map(pos, len, intent);
@@ -341,8 +343,8 @@ impl File for Volume {
 
     #[inline]
     fn needs_sync(&self) -> bool {
-        // Relaxed: the caller has seen its own writes end, which set it before they did. While the alarm rings a flush
-        // of the device proves nothing, so the pool must be synced.
+        // Relaxed: the caller has seen its own writes end, and they set this flag before their end. While the alarm
+        // rings, a flush of the device proves nothing, so the pool must be synced.
         self.pool.unsynced.load(Ordering::Relaxed) || self.alarm.epoch() == FlushAlarm::RINGING
     }
 
@@ -364,13 +366,13 @@ impl File for Volume {
         }
         self.note_write()?;
         self.punch(pos, len, may_block)?;
-        // Noted again: a commit that ran meanwhile may have covered none of the punch.
+        // Noted again: a commit may have run meanwhile without any part of the punch.
         self.note_write()
     }
 }
 
 impl Volume {
-    /// Called before each change of the volume: notes that from now on a failed flush may lose data of it.
+    /// Called before each change of the volume: notes that a failed flush may lose data of it from now on.
     #[cold]
     #[inline(never)]
     fn note_write(&self) -> Result<(), Status> {
@@ -380,7 +382,7 @@ impl Volume {
         self.core.note_write(&self.alarm)
     }
 
-    /// Slow half of `map`: ranges that `lookup_plain` does not answer, and pools with checksums.
+    /// Slow half of `map`: handles ranges that `lookup_plain` does not answer, and pools with checksums.
     #[inline(never)]
     fn map_other(&self, plain: Option<Mapping>, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
         let mapping = match plain {
@@ -401,8 +403,7 @@ impl Volume {
         }
     }
 
-    /// Maps a range that does not lie in the volume as a whole: the part before the end, or all of it if the volume
-    /// grows.
+    /// Maps a range that is not entirely inside the volume: the part before the end, or all of it if the volume grows.
     #[cold]
     fn map_beyond(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
         if self.core.grows && len != 0 {
@@ -417,8 +418,8 @@ impl Volume {
 }
 
 impl Volume {
-    /// Completes a mapping of a pool with checksums. A write ends with its region, since the next region may be closed.
-    /// `Again` for a writer whose region is not open.
+    /// Completes a mapping of a pool with checksums. A write ends with its region, because the next region may be
+    /// closed. Fails with `Again` for a writer whose region is not open.
     #[cold]
     fn map_summed(&self, mapping: Result<Mapping, Status>, intent: Intent) -> Result<Mapping, Status> {
         let mapping = mapping?;

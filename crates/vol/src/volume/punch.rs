@@ -1,13 +1,13 @@
 //! Holes: discard, write-zeroes, punch hole.
 //!
-//! Owns giving space back. Whole units become holes. In other units the covered blocks lose their bits, and the unit is
-//! given back with its last block. In blocks that are covered in part, the part is zeroed by writing.
+//! Owns the release of space. Whole units become holes. In other units the covered blocks lose their bits, and the unit
+//! is released with its last block. If a block is covered in part, that part is zeroed by a write.
 //!
 //! - H1: blocks outside the range keep their data, and writes to them that are in flight are not lost.
 //! - H2: the work is done in pieces, so that nobody waits long for the lock.
 //! - H3: if the volume ends within its last block, that block loses its bit only while the volume still ends there.
-//! - H4: a hole waits for the copies of units that are in flight when it comes. Copies that would begin later wait
-//!   until the hole has had the lock. While it waits it holds nothing that copies in flight could need.
+//! - H4: a hole waits for the copies of units that are in flight when it begins. Later copies wait until the hole has
+//!   had the lock. While it waits, it holds nothing that copies in flight could need.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -33,7 +33,7 @@ enum Punched {
 }
 
 impl Volume {
-    /// Makes `pos..pos + len` read as zeroes and gives back the space that it can.
+    /// Makes `pos..pos + len` read as zeroes and releases as much of its space as possible.
     pub(crate) fn punch(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
         let end = pos + len;
         let (first, last) = (pos.next_multiple_of(BLOCK), end & !(BLOCK - 1));
@@ -72,7 +72,7 @@ impl Volume {
         self.core.size()
     }
 
-    /// Returns true if `to` lies beyond `end`, which the caller asked for, and the volume no longer ends at `end`: it
+    /// Returns true if `to` lies beyond `end`, the end that the caller gave, and the volume no longer ends at `end`: it
     /// has grown, or the change that made it smaller may be undone.
     fn end_moved(&self, state: &State, to: u64, end: u64) -> Result<bool, Status> {
         Ok(to > end && state.vol(self.core.id)?.size_to_write() > end)
@@ -119,8 +119,8 @@ impl Volume {
         Ok(Punched::Done)
     }
 
-    /// Returns true if any unit of a range within one slot has space. A discard of holes changes nothing, and must cost
-    /// nothing.
+    /// Returns true if any unit of a range within one slot has space. A discard of holes changes nothing, and must take
+    /// no checkpoint pages.
     fn has_space(&self, first: u64, last: u64) -> bool {
         let leaf = 1u64 << self.pool.map.geometry.leaf_shift;
         let mut at = first;
@@ -201,8 +201,8 @@ impl Volume {
         quiet.map(|()| guard)
     }
 
-    /// Returns the lock when nothing of the volume is being copied and the next checkpoint can take `cost` more pages.
-    /// Once this has to wait for copies, no others begin (H4).
+    /// Returns the lock when no unit of the volume is being copied and the next checkpoint can take `cost` more pages.
+    /// If this has to wait for copies, no further copies begin (H4).
     pub(super) fn quiet(
         &self,
         may_block: &MayBlock,
@@ -256,7 +256,7 @@ impl Volume {
         }
     }
 
-    /// Zeroes a part of a block by writing. An unwritten block reads as zeroes already.
+    /// Zeroes a part of a block with a write. Does nothing to an unwritten block, which reads as zeroes already.
     fn zero_part(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
         let geometry = self.pool.map.geometry;
         let unit = pos >> geometry.unit_shift;

@@ -3,18 +3,18 @@
 //! A unit that a snapshot shares is not written to: its written blocks are copied to a new unit, which then replaces it
 //! in the volume's map. The pool's lock is released for the copy; the unit is not `READY` meanwhile.
 //!
-//! Owns the choice of what is copied and to which place. In pools with units of 64 or 128 KiB a write to one shared
-//! unit copies its *group*: all shared units of the same aligned 256 KiB of the volume, to a place where all of them
-//! lie together. If units were copied one by one, neighbours in the volume would come to lie in the order in which they
-//! were written, and random writes between snapshots would break the volume up into single units. So:
+//! Owns the choice of the units to copy and of their new places. In pools with units of 64 or 128 KiB a write to one
+//! shared unit copies its *group*: all shared units of the same aligned 256 KiB of the volume, to a place where all of
+//! them are adjacent. If units were copied one by one, neighbours in the volume would be stored in the order in which
+//! they were written, and random writes between snapshots would break the volume up into single units. So:
 //!
-//! - R1: the group of a volume that was written in order stays one run of the device, whatever is written after
-//!   snapshots, as long as an eighth of the pool is free. Below that, or if no such place is found soon, only the unit
-//!   that is written to is copied: space is worth more then.
+//! - R1: if the group of a volume was written in order, it stays one run of the device, whatever is written after
+//!   snapshots, as long as an eighth of the pool is free. If less is free, or if no place for the group is found soon,
+//!   only the unit that is written to is copied, to save space.
 //! - R2: copying a neighbour is optional. If it fails (a read error, a checksum that does not match), the neighbour
 //!   stays where it is, still shared, and no error is reported. If the host has no room for the whole group, the wanted
 //!   unit gets the room that there is.
-//! - R3: whoever clears `READY` sets it again on every path, and last ([`write`](super::write), W1).
+//! - R3: the code that clears `READY` sets it again on every path, as its last step ([`write`](super::write), W1).
 //!
 //! Called by writes that found a shared unit.
 
@@ -34,10 +34,10 @@ use crate::state::extent_map::{Entry, Geometry};
 use crate::state::sums::marks::Mismatch;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
-/// Bytes of a group, unless a unit is larger.
+/// Number of bytes of a group, unless a unit is larger.
 const GROUP_BYTES: u64 = 256 << 10;
-/// Most units of a group. Units below 64 KiB were chosen for small copies, and for diffs that report little more than
-/// what was written: each of them is copied alone.
+/// Largest number of units of a group. Units below 64 KiB were chosen for small copies, and for diffs that report
+/// little more than what was written: each of them is copied alone.
 const MOST_UNITS: u64 = 4;
 
 /// Returns the units of a group: 4 of 64 KiB, 2 of 128 KiB, else 1.
@@ -67,7 +67,7 @@ struct Run {
 }
 
 impl Volume {
-    /// Gives the unit, and its neighbours (R1), a copy of its own.
+    /// Copies the unit, and its neighbours (R1), so that the volume has units of its own.
     pub(super) fn relocate<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
@@ -102,7 +102,8 @@ impl Volume {
         copied.map(|_| Round::Look(guard))
     }
 
-    /// Chooses the units to copy and their new places, the wanted unit first. Empty if the pool has no space.
+    /// Chooses the units to copy and their new places, the wanted unit first. Returns no units if the pool has no
+    /// space.
     fn choose(&self, state: &mut State, unit: u64, place: EntryPlace) -> Vec<Copy> {
         let count = group_units(&self.pool.map.geometry);
         let window = if count > 1 { state.tree.units.find_window(count) } else { None };
@@ -130,13 +131,13 @@ impl Volume {
         copies
     }
 
-    /// Copies the written blocks of the group; if that fails, of the wanted unit alone (R2). Returns how many copies,
-    /// from the first on, are good; the wanted one is first.
+    /// Copies the written blocks of the group. If that fails, copies only those of the wanted unit (R2). Returns the
+    /// number of good copies, counted from the first one; the wanted unit is first.
     fn copy_group(&self, unit: u64, copies: &mut [Copy], may_block: &MayBlock) -> Result<usize, Status> {
         debug_assert!(copies.first().is_some_and(|copy| copy.unit == unit));
         match self.copy_units(copies, may_block) {
             Ok(()) => {
-                // Good ones first; the wanted one stays first even if it is bad.
+                // Good copies come first; the wanted one stays first even if it is bad.
                 copies[1..].sort_by_key(|copy| !copy.bad.is_empty());
                 Ok(1 + copies[1..].iter().filter(|copy| copy.bad.is_empty()).count())
             }
@@ -188,9 +189,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes the lock with the regions of all good copies open: no page on the device has the checksums of a copy, so
-    /// recovery must read it after a crash. A group may lie in two regions, whose sizes are no multiples of its own.
-    /// Tried in a loop, since a region may close whenever the lock is released.
+    /// Takes the lock while the regions of all good copies are open. No page on the device has the checksums of a copy,
+    /// so recovery must read the copy after a crash. A group may lie in two regions, because the size of a region is
+    /// not a multiple of the size of a group. Tried in a loop, because a region may close whenever the lock is
+    /// released.
     fn lock_with_open_regions(
         &self,
         copies: &[Copy],
@@ -212,8 +214,8 @@ impl Volume {
         }
     }
 
-    /// Puts the first `kept` copies into the map, not `READY` yet: their writers must find out that the new place is
-    /// not durable.
+    /// Puts the first `kept` copies into the map, without `READY`: their writers must still find out that the new place
+    /// is not durable.
     fn install(&self, state: &mut State, unit: u64, copies: &[Copy], kept: usize) -> Result<usize, Status> {
         // A checkpoint may have been written meanwhile. The first change of the path after it takes pages again, so the
         // cost is computed anew.
@@ -243,7 +245,8 @@ impl Copy {
     }
 }
 
-/// Gives the wanted unit the lowest of the places: if a full host had any room left, it gave it from there on.
+/// Gives the wanted unit the lowest of the places: if a full host had any room left, it used it for the lowest
+/// addresses.
 fn take_first_place(copies: &mut [Copy]) {
     let Some(first) = copies.iter().enumerate().min_by_key(|(_, copy)| copy.to).map(|(at, _)| at) else { return };
     let to = copies[first].to;
@@ -315,8 +318,8 @@ mod tests {
         }
     }
 
-    /// A volume of eight written units, with the snapshot `s`. Unit `bad` cannot be read or, in a pool with checksums,
-    /// has rotted.
+    /// Returns a volume of eight written units, with the snapshot `s`. Unit `bad` cannot be read or, in a pool with
+    /// checksums, has rotted.
     fn frozen(bad: u64, checksum: Checksum) -> (Pool, Volume) {
         let device = open_device("ram:size=64M").unwrap();
         Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).unwrap();

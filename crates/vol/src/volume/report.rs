@@ -1,4 +1,4 @@
-//! Reports on a volume: its extents, and the space it takes.
+//! Reports on a volume: its extents, and the space that it occupies.
 //!
 //! Owns the walks. They hold the lock for a part of the map at a time, so they see each unit as it was at some moment
 //! of the walk.
@@ -13,11 +13,11 @@ use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, id_of};
 use crate::state::table::VolumeCore;
 
-/// Extents looked up under one hold of the lock.
+/// Number of extents looked up under one hold of the lock.
 const AT_ONCE: u64 = 4096;
-/// Most extents looked up to locate slow I/Os: some tenths of a second.
+/// Largest number of extents looked up to locate slow I/Os: some tenths of a second.
 const MOST_STEPS: u64 = 4 << 20;
-/// Slots of a top counted under one hold of the lock.
+/// Number of slots of a top counted under one hold of the lock.
 const SLOTS_AT_ONCE: u64 = 4;
 
 /// Space that a volume takes.
@@ -30,8 +30,8 @@ pub(crate) struct Usage {
 
 /// Returns the extents of a range.
 pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u64) -> Vec<Extent> {
-    // Beyond the end lies space that writes in flight were given, and that failed writes left: also beyond the largest
-    // size, if that was lowered since.
+    // Beyond the end there may be space that writes in flight were given, or that failed writes left. It may lie even
+    // beyond the largest size, if that was lowered since.
     let geometry = &pool.map.geometry;
     let slots = pool.lock().table.get(core.id).filter(|_| core.grows).map_or(0, |vol| vol.slots);
     let mapped = slots << (geometry.slot_shift() + geometry.unit_shift);
@@ -47,8 +47,8 @@ pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u
     all
 }
 
-/// Translates device addresses, the first field of each `found`, to positions in the volume, the second. Looks at
-/// [`MOST_STEPS`] extents at most, and keeps none of them, however many there are.
+/// Translates device addresses, the first field of each `found`, to positions in the volume, the second field. Examines
+/// at most [`MOST_STEPS`] extents, and stores none of them.
 pub(super) fn locate(pool: &PoolInner, core: &Arc<VolumeCore>, found: &mut [(u64, Option<u64>)]) {
     let (mut left, mut steps) = (found.len(), 0);
     walk(pool, core, 0, core.size(), &mut |extent| {
@@ -124,7 +124,7 @@ fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool 
 }
 
 /// Counts the space of a volume by a walk over its leaves, some at a time. Leaves that are shared as a whole are not
-/// looked into.
+/// read.
 pub(crate) fn usage(pool: &PoolInner, core: &Arc<VolumeCore>) -> Usage {
     let mut usage = Usage::default();
     let mut slot = 0;

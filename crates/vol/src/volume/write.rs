@@ -5,13 +5,13 @@
 //!
 //! 1. space is given without written bits, so readers see zeroes;
 //! 2. the data is written;
-//! 3. `end_write` sets the bits if the unit is still the volume's, and lists the unit for the next commit.
+//! 3. `end_write` sets the bits if the volume still has the unit, and lists the unit for the next commit.
 //!
-//! A shared unit is copied first ([`relocate`](super::relocate)). Nothing is copied while a snapshot settles: writes
-//! that began before it may still land.
+//! A shared unit is copied first ([`relocate`](super::relocate)). Nothing is copied while a snapshot settles, because
+//! writes that began before the snapshot may still reach the unit.
 //!
-//! - W1: whoever clears `READY` sets it again on every path, as the last of its changes: from that store on, rings
-//!   write without the lock in the way that the entry then permits.
+//! - W1: the code that clears `READY` sets it again on every path, as its last change. From that store on, rings write
+//!   without the lock, in the way that the entry then permits.
 //! - W2: a block is written in part only after all of it is written: its rest is zeroed first, while no other write to
 //!   the unit is in flight.
 
@@ -36,12 +36,12 @@ use crate::state::extent_map::Entry;
 use crate::state::extent_map::tree::EntryPlace;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
-/// Bound of deadlines, a century: an `Instant` overflows if [`Duration::MAX`] is added to it.
+/// Upper limit of deadlines, a century: an `Instant` overflows if [`Duration::MAX`] is added to it.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Result of one round of `make_writable`.
 pub(super) enum Round<'a> {
-    /// The map has a mapping that the writer may use, for this many bytes.
+    /// The map has a mapping that the writer may use. The number is its length in bytes.
     Ready(u64),
     /// Something changed: look the range up again.
     Look(MutexGuard<'a, State>),
@@ -52,9 +52,9 @@ pub(super) enum Round<'a> {
 /// Deadlines of a writer that waits for space.
 #[derive(Debug, Default)]
 struct Full {
-    /// End of its wait for space that others free.
+    /// Time until which the writer waits for space that others free.
     deadline: Option<Instant>,
-    /// Time for which I/O has kept deferred frees back.
+    /// Time for which I/O has delayed deferred frees.
     held: Option<Waited>,
 }
 
@@ -69,11 +69,11 @@ impl Volume {
         if spot.tagged || spot.entry.stops_writes() || state.is_dirty_full() {
             return Err(Status::Again);
         }
-        // New blocks would be recorded before the copy that settles, though they are not in it.
+        // New blocks would be recorded before the copy that is settling, although the copy does not contain them.
         if state.vol(self.core.id)?.settling.is_some() {
             return Err(Status::Again);
         }
-        // Each of these needs I/O: a commit, a look at the superblocks, zeroes for the rest of a block (W2).
+        // Each of these cases needs I/O: a commit, a look at the superblocks, or zeroes for the rest of a block (W2).
         if state.is_overdue() || self.pool.look_is_due(state) || pos & (BLOCK - 1) != 0 || self.whole(pos, len) == 0 {
             return Err(Status::Again);
         }
@@ -135,9 +135,9 @@ impl Volume {
         self.make_writable_within(pos, len, 0, may_block)
     }
 
-    /// Like `make_writable`, for a range that may end beyond the volume, at `end` at most: cutting a volume zeroes the
-    /// rest of its last block, behind the new end. That rest lies in the volume's last unit, so no unit behind it gets
-    /// space.
+    /// Does the same as `make_writable` for a range that may reach beyond the volume, up to `end`: cutting a volume
+    /// zeroes the rest of its last block, which lies behind the new end. That rest is in the volume's last unit, so no
+    /// unit behind it gets space.
     pub(super) fn make_writable_within(
         &self,
         pos: u64,
@@ -233,13 +233,13 @@ impl Volume {
         Ok(Round::Ready(len))
     }
 
-    /// Returns true if holes wait for the end of the volume's copies. The holes go before the next copy.
+    /// Returns true if holes wait for the end of the volume's copies. These holes precede the next copy.
     fn has_waiting_holes(&self, state: &State) -> bool {
         state.table.get(self.core.id).is_some_and(|vol| vol.holes > 0)
     }
 
-    /// Clears `READY` of a unit to keep others off it, or sets it again (W1). While a unit of the volume is busy none
-    /// of its units is unmapped and no snapshot of it begins, so `place` stays valid.
+    /// Clears `READY` of a unit to keep others away from it, or sets it again (W1). While a unit of the volume is busy,
+    /// none of its units is unmapped and no snapshot of it begins, so `place` stays valid.
     pub(super) fn set_busy(&self, state: &mut State, place: EntryPlace, busy: bool) {
         let entry = state.tree.entry(place);
         state.tree.store(place, if busy { entry.without(Entry::READY) } else { entry.with(Entry::READY) });
@@ -260,7 +260,7 @@ impl Volume {
         })
     }
 
-    /// Makes blocks written by writing zeroes to them (W2).
+    /// Writes zeroes to blocks, and marks them as written (W2).
     fn zero_edges<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
@@ -309,7 +309,7 @@ impl Volume {
         self.pool.wait_for_io(&self.core, may_block)
     }
 
-    /// Called when the pool is full. Collects deferred frees if there are any; else waits for space that others free,
+    /// Called when the pool is full. Frees deferred units if there are any. Otherwise waits for space that others free,
     /// or fails.
     fn wait_for_space<'a>(
         &'a self,
@@ -326,7 +326,7 @@ impl Volume {
                 full.held = None;
                 return Ok(guard);
             }
-            // I/O of some volume, perhaps another one, keeps the deferred frees back.
+            // I/O of some volume, perhaps of another one, delays the deferred frees.
             let now = Instant::now();
             if full.held.get_or_insert_with(|| Waited::since(now)).left(self.pool.longest_wait, now).is_zero() {
                 return Err(Status::NoSpc);
@@ -361,7 +361,7 @@ impl Volume {
             self.pool.note_host(Status::Ok);
         }
         if self.core.grows {
-            // Under one hold of the lock, so that no reader sees the larger size before all of the write's bits are
+            // Done under one hold of the lock, so that no reader sees the larger size before all bits of the write are
             // set.
             let cost = |state: &State| unwritten().map(|piece| self.cost_of_end(state, piece)).sum();
             let mut state = self.pool.pay(self.pool.lock(), Spender::EndOfWrite, cost)?;
@@ -378,14 +378,14 @@ impl Volume {
         if overdue { self.pool.commit() } else { Ok(()) }
     }
 
-    /// Returns the most pages that the end of a write to `piece` adds to the next checkpoint.
+    /// Returns an upper bound of the number of pages that the end of a write to `piece` adds to the next checkpoint.
     fn cost_of_end(&self, state: &State, piece: &Mapping) -> u64 {
         let shift = self.pool.map.geometry.unit_shift;
         let last = piece.offset + piece.len.max(1) - 1;
         state.cost_of_units(self.core.id, piece.offset >> shift, last >> shift)
     }
 
-    /// Sets the bits of the whole blocks of `piece`, in each unit that is still the volume's.
+    /// Sets the bits of the whole blocks of `piece`, in each unit that the volume still has.
     fn mark_written(&self, state: &mut State, piece: &Mapping) -> Result<(), Status> {
         let geometry = self.pool.map.geometry;
         // The volume may have been cut meanwhile: data beyond its end is lost to the cut.

@@ -1,4 +1,4 @@
-//! Forged journals: as many records of a kind as fit.
+//! Forged journals, which hold as many records of a kind as fit.
 
 use sheave_blk::Device;
 use sheave_drivers::open_device;

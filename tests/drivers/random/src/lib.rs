@@ -1,7 +1,7 @@
-//! Drivers and files that lie, for programs that test a ring with them.
+//! Drivers and files that give wrong answers on purpose ("liars"), for programs that test a ring with them.
 //!
-//! Generates their lies: each answer is drawn from a seed, and some are answers that no honest driver or file gives.
-//! They are safe code, so whatever they answer, no memory may be touched that is not theirs. Used by `tests/random.rs`.
+//! Draws each answer from a seed. Some are answers that no correct driver or file gives. The liars are safe code, so
+//! whatever they answer, no memory may be touched that is not theirs. Used by `tests/random.rs`.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use sheave::drivers::{
 use sheave::files::{Intent, MapFlags, Mapping, MappingKind, MayBlock, SummedDone, WriteDone};
 use sheave::{Buf, Capabilities, Device, DeviceError, File, Limits, Op, Status};
 
-/// Message of a liar's panic.
+/// Message of the panic of a liar.
 pub const LIE: &str = "a driver or file that panics on purpose";
 /// Size of every device and file.
 pub const SIZE: u64 = 1 << 20;

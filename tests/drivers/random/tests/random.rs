@@ -19,15 +19,15 @@ use sheave::volumes::{CreateOptions, OpenOptions, Pool};
 use sheave::{Buf, Completion, Device, Fd, FixedFile, Ring, RingHandle, op, open_device};
 use sheave_outside_random::{LIE, LyingFile, SIZE, liar};
 
-/// A program that lasts for this many ticks hangs: most take milliseconds.
+/// Number of ticks after which a program counts as hanging. Most programs take milliseconds.
 const LONGEST: u32 = 60;
 const TICK: Duration = Duration::from_secs(5);
 
 /// Flag in the user data of operations whose `Fd` is stale or foreign, which must fail.
 const MUST_FAIL: u64 = 1 << 32;
 
-/// Set when other code than a liar panics. A ring contains the panics of drivers, so its own would otherwise be taken
-/// for theirs.
+/// Set when code other than a liar panics. A ring contains the panics of drivers, so a panic of the ring itself would
+/// otherwise count as one of theirs.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// One step: a kind of action and its parameters.
@@ -228,7 +228,7 @@ impl World {
     }
 }
 
-/// Runs one program. Its seed is also that of the liars and of the faults.
+/// Runs one program. Its seed is also the seed of the liars and of the faults.
 fn run(seed: u64, steps: Vec<Step>) {
     panic::set_hook(Box::new(|info| {
         if info.payload_as_str() != Some(LIE) {
@@ -272,8 +272,8 @@ fn program(number: u64) -> Vec<Step> {
     steps.current()
 }
 
-/// Returns the numbers of the programs to run: one to be repeated, or new ones until the time is over. By default some
-/// that are the same everywhere.
+/// Returns the numbers of the programs to run: one number to repeat it, or new ones until the time is over. The default
+/// is a set that is the same everywhere.
 fn numbers() -> Box<dyn Iterator<Item = u64>> {
     let number = |key: &str| std::env::var(key).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(again) = number("SHEAVE_RANDOM_SEED") {

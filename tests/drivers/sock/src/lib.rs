@@ -1,9 +1,9 @@
 //! A block device at the other end of a Unix socket: `sock:PATH,size=64M,receive=straight|any,timeout=30s`.
 //!
-//! Shows the tier of drivers that move the memory of requests by the ring's own kernel ring: all requests of a batch go
-//! to the socket in one operation, writes directly from their memory; reads are received directly into theirs or, with
-//! `receive=any`, into buffers that the kernel chooses, by one multishot receive. When a connection is lost, its
-//! requests fail, and a new connection is made.
+//! Shows the tier of drivers that move the memory of requests with the ring's own kernel ring. All requests of a batch
+//! go to the socket in one operation, and writes are sent directly from their memory. Reads are received directly into
+//! their memory. With `receive=any` they are received into buffers that the kernel chooses, by one multishot receive.
+//! When a connection is lost, its requests fail, and a new connection is made.
 //!
 //! | module | holds |
 //! |---|---|

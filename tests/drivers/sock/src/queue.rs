@@ -1,7 +1,7 @@
 //! The connection of one ring: sends, receives, and recovery when the connection is lost.
 //!
-//! Owns the headers that the kernel sends and receives. At most one operation sends and one receives at a time, as the
-//! bytes of a stream have an order.
+//! Owns the headers that the kernel sends and receives. At most one operation sends and one receives at a time, because
+//! the bytes of a stream have an order.
 //!
 //! Invariants:
 //! - K1: `heads` and `head` are used only by the operations in `sending` and `receiving`, and by the driver while there
@@ -22,11 +22,11 @@ use sheave::{Buf, DeviceError, Errno, Op, Status};
 
 use crate::wire::{Asked, Command, REPLY, REQUEST, Replied};
 
-/// Most operations at a time: of send, receive, connect and timer two, and two that are being cancelled.
+/// Largest number of operations at a time: two of send, receive, connect and timer, and two that are being cancelled.
 pub(crate) const OPERATIONS: u16 = 4;
-/// Most pieces of memory of a request.
+/// Largest number of pieces of memory of a request.
 pub(crate) const MAX_PIECES: usize = 64;
-/// Most pieces of memory of one send, a limit of the kernel.
+/// Largest number of pieces of memory of one send, a limit of the kernel.
 const MAX_SEND: usize = 1024;
 /// Retry delay after a failed connection.
 const RETRY: Duration = Duration::from_millis(10);
@@ -68,16 +68,16 @@ pub(crate) struct SockQueue {
     cookies: u64,
     sending: Option<OpToken>,
     receiving: Option<OpToken>,
-    /// Memory that `sending` has still to send.
+    /// Memory that `sending` still has to send.
     pieces: Vec<IoVec>,
     batch: Vec<RequestId>,
     heads: Buf,
     inbound: Inbound,
     into: Vec<IoVec>,
     head: Buf,
-    /// Replies are received into buffers that the kernel chooses, and copied.
+    /// True if replies are received into buffers that the kernel chooses, and copied.
     any: bool,
-    /// A request timed out.
+    /// True if a request timed out.
     overdue: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Format of messages on the socket: a request of 32 bytes, followed by the data of a write; a reply of 16 bytes,
 //! followed by the data of a successful read. Numbers are little-endian.
 //!
-//! Owns both formats. The queue knows which request a cookie names.
+//! Owns both formats. The queue finds the request that belongs to a cookie.
 
 /// Bytes of a request.
 pub const REQUEST: usize = 32;
@@ -29,7 +29,7 @@ pub enum Command {
 pub struct Asked {
     /// The kind of request.
     pub command: Command,
-    /// Identifies the request in the reply.
+    /// Number that identifies the request in the reply.
     pub cookie: u64,
     /// Position in bytes.
     pub at: u64,

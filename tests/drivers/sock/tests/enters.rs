@@ -7,11 +7,12 @@ use sheave::{Buf, Ring, op};
 use sheave_outside_sock::register;
 use sheave_outside_sock::server::{Fails, Server};
 
-/// Reads of a batch on each device.
+/// Number of reads of a batch on each device.
 const BATCH: u64 = 32;
-/// Batches of the short and of the long run.
+/// Number of batches of the short run, and of the long run.
 const SHORT_LONG: (u64, u64) = (50, 250);
-/// Environment of the program under strace: the number of batches, and the use of a file beside the socket.
+/// Environment of the program under strace: the number of batches, and the flag that a file is used in addition to the
+/// socket.
 const BATCHES: &str = "SHEAVE_SOCK_BATCHES";
 const BESIDE: &str = "SHEAVE_SOCK_BESIDE";
 

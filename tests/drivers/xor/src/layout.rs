@@ -1,14 +1,14 @@
 //! Location of a sector and of its parity: the devices have units of 64 KiB, one row of units is a stripe, and the
 //! parity of each stripe is on another device than that of the stripe before.
 
-/// Sectors of a unit.
+/// Number of sectors of a unit.
 pub(crate) const UNIT_SECTORS: u64 = 128;
 
 /// Number and size of the devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) devices: usize,
-    /// Units of each device.
+    /// Number of units of each device.
     pub(crate) units: u64,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Place {
     pub(crate) data: usize,
     /// Index of the device that has its parity.
     pub(crate) parity: usize,
-    /// Its sector on both devices.
+    /// Sector on both devices.
     pub(crate) sector: u64,
 }
 

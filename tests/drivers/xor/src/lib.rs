@@ -111,7 +111,7 @@ struct XorQueue {
     waker: Waker,
     /// Work in progress, by slot of the request.
     work: Vec<Option<Work>>,
-    /// Requests whose stripe another one has.
+    /// Requests that wait for a stripe that another request has.
     waiting: Vec<RequestId>,
 }
 
@@ -132,8 +132,8 @@ impl XorQueue {
         }
     }
 
-    /// Begins a request if it needs no stripe or no other request has it. A read of lost data needs it too, as a
-    /// half-finished write would make it compute other bytes.
+    /// Begins a request if it needs no stripe, or if no other request has its stripe. A read of lost data needs the
+    /// stripe too, because a half-finished write would make the read compute other bytes.
     fn begin(&mut self, rq: &mut Request<'_>) -> Step {
         let place = self.layout.place(rq.sector());
         let computed = rq.op() == Op::Read && self.stripes.lost() == Some(place.data);

@@ -1,8 +1,8 @@
 //! State that all rings of the device share: the stripes that are being written, and the lost device.
 //!
-//! A write reads a stripe's parity before it changes it, so two writes of one stripe run one after the other, also when
-//! they are on different rings; so do reads that are computed from the parity. A queue that finds a stripe taken leaves
-//! its waker, and tries again when that is called.
+//! A write reads a stripe's parity before it changes it, so two writes of one stripe run one after the other, even if
+//! they are on different rings. The same is true of reads that are computed from the parity. A queue that finds a
+//! stripe taken leaves its waker, and tries again when that waker is called.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

@@ -17,9 +17,9 @@ use crate::stripes::Stripes;
 /// The next step of a request.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Wait for its children.
+    /// Wait for the request's children.
     Children,
-    /// Take its stripe, and begin anew.
+    /// Take the request's stripe, and begin anew.
     Anew,
     End(Status),
 }
@@ -42,7 +42,7 @@ pub(crate) struct Work {
     phase: Phase,
     /// XOR of the sources that have been read.
     sum: Vec<u8>,
-    /// A child of this round failed, and the request can go on without its device.
+    /// True if a child of this round failed, and the request can continue without the child's device.
     again: bool,
     /// Status with which the request fails when its children have ended.
     failed: Option<Status>,
@@ -61,7 +61,7 @@ impl Work {
         Work { devices, place, stripe, phase: Phase::Last, sum: Vec::new(), again: false, failed: None }
     }
 
-    /// Returns the stripe that it has.
+    /// Returns the stripe that the request has.
     pub(crate) fn locked(&self) -> Option<u64> {
         self.stripe
     }
@@ -114,7 +114,7 @@ impl Work {
         }
     }
 
-    /// Called when all sources have been read: a read ends, a write writes.
+    /// Called when all sources have been read: ends a read, or sends the writes of a write.
     fn have_sources(&mut self, stripes: &Stripes, rq: &mut Request<'_>) -> Next {
         let mut sum = std::mem::take(&mut self.sum);
         if rq.op() == Op::Read {

@@ -7,8 +7,8 @@
 //!   has not ended that was counted by then, or later in such a section.
 //! - O2: a ticket that is over stays over, and so is every ticket taken before it.
 //! - O3: work that begins later cannot hold a ticket up for ever. A check takes a step if everything has ended that had
-//!   begun before some earlier check. Four such checks end a ticket, whatever else goes on: two steps of the running
-//!   period, and two of the ticket's own.
+//!   begun before some earlier check. Four such checks end a ticket, even if other work continues: two steps of the
+//!   running period, and two of the ticket's own.
 //! - O4 (I5): while a ticket is not over at least one holder is named, with at most as many I/Os as its seat has.
 
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! Cache lines of a simulated machine: the holders of each, its state in MESI, and the cost of moving it.
 //!
-//! Owns the states and the counts. Does not own the order of the threads (`sched`). Caches are unlimited, so that a
-//! line leaves one only because another processor requests it: only the cost of sharing is counted.
+//! Owns the states and the counts. Does not own the order of the threads (`sched`). Caches are unlimited: a line leaves
+//! a cache only because another processor requests it, so only the cost of sharing is counted.
 //!
 //! | held as | by | a read of its own | a write of its own | a read of another | a write of another |
 //! |---|---|---|---|---|---|
@@ -11,8 +11,8 @@
 //! | invalid | nobody | cold: from memory, not counted as a hop | the same | | |
 //!
 //! * I1: a line that is modified or exclusive has one holder.
-//! * I2: the distance of a hop is that of the processor that has to answer: the nearest holder for a read, the farthest
-//!   for a write.
+//! - I2: the distance of a hop is the distance to the processor that has to answer. This is the nearest holder for a
+//!   read, and the farthest for a write.
 //! - I3: a hop of a processor that holds a lock delays every processor that waits for that lock, so it is counted for
 //!   the lock too.
 
@@ -38,9 +38,9 @@ pub enum Access {
 /// Places of the processors: number `n` is in complex `n / complex` and in socket `n / socket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Processors that share a last-level cache.
+    /// Number of processors that share a last-level cache.
     pub complex: usize,
-    /// Processors of a socket.
+    /// Number of processors of a socket.
     pub socket: usize,
 }
 
@@ -59,16 +59,16 @@ impl Topology {
 /// Counts of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Accesses to lines.
+    /// Number of accesses to lines.
     pub accesses: u64,
-    /// Accesses to a line without a holder.
+    /// Number of accesses to a line without a holder.
     pub cold: u64,
-    /// Lines that came from another processor's cache.
+    /// Number of lines that came from another processor's cache.
     pub transfers: u64,
-    /// Writes by a holder of a shared copy, which becomes the only one: no data moves, but the other holders have to
-    /// answer.
+    /// Number of writes by a holder of a shared copy, which becomes the only one: no data moves, but the other holders
+    /// have to answer.
     pub upgrades: u64,
-    /// Copies that other processors lost.
+    /// Number of copies that other processors lost.
     pub invalidations: u64,
     /// Times that a lock was found held.
     pub lock_waits: u64,
@@ -83,9 +83,9 @@ pub struct Counts {
 struct Line {
     /// Processors that hold the line, one bit each.
     holders: Vec<u64>,
-    /// The line is modified or exclusive (I1).
+    /// True if the line is modified or exclusive (I1).
     alone: bool,
-    /// More than one processor has touched the line so far.
+    /// True if more than one processor has touched the line so far.
     crossed: bool,
     hops: Hops,
 }

@@ -58,9 +58,9 @@ struct State {
     done: usize,
     result: Option<Counts>,
     steps: Vec<u64>,
-    /// Accesses since the last draw.
+    /// Number of accesses since the last draw.
     unseen: u32,
-    /// All remaining threads wait for each other: each of them panics.
+    /// True if all remaining threads wait for each other. Each of them then panics.
     stuck: bool,
 }
 

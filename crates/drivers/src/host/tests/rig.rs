@@ -13,7 +13,7 @@ use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use sheave_blk::device::Device;
 
-/// Longer than any test takes.
+/// A time longer than any test takes.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
 pub(super) struct Rig {
@@ -125,7 +125,7 @@ pub(super) fn vec_of(memory: &mut [u8]) -> BVec {
     vec_at(memory.as_mut_ptr() as usize, memory.len())
 }
 
-/// Aligned memory filled with a pattern.
+/// Returns aligned memory filled with a pattern.
 pub(super) fn memory(len: usize, fill: u8) -> Buf {
     let mut buf = Buf::zeroed(len, 4096).expect("memory");
     buf.fill(fill);

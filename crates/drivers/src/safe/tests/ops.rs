@@ -21,7 +21,7 @@ type Fd = Arc<OwnedFd>;
 type Hook = Arc<dyn Fn(&mut Polled<'_>, &mut Seen) + Send + Sync>;
 type Hears = Arc<dyn Fn(&mut Polled<'_>, &mut Seen, &OpEnd<'_>) + Send + Sync>;
 
-/// Record of what a driver has seen, which its test reads.
+/// Record of the calls that a driver has seen, for its test.
 #[derive(Debug, Default)]
 struct Seen {
     ids: Vec<RequestId>,

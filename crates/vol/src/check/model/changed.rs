@@ -1,8 +1,8 @@
-//! Counts the nodes and leaves that records have changed, in all maps together: an open pool would have to write as
-//! many.
+//! Counts the nodes and leaves that records have changed, in all maps together. An open pool would have to write as
+//! many pages.
 //!
-//! Owns the count. A copy of a changed node counts too, and a dropped one no longer does, so the maps are never
-//! searched for them.
+//! Owns the count. A copy of a changed node adds to it, and dropping a changed node subtracts from it, so nobody has to
+//! search the maps.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ impl Changed {
     }
 }
 
-/// Part of a node or leaf that has changed: counts it until it is dropped.
+/// Member of each node or leaf that has changed: counts it until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Mark(Changed);
 

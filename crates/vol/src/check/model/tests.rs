@@ -14,7 +14,7 @@ enum Op {
     Snapshot,
 }
 
-/// Units in three leaves of two nodes.
+/// Returns the units in three leaves of two nodes.
 fn unit() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..300, 65_530u64..65_560]
 }

@@ -26,7 +26,7 @@ struct State {
     bad: BTreeSet<u64>,
     writes: u64,
     left: u64,
-    /// Single reads, and batches.
+    /// Number of single reads, and of batches.
     reads: (u64, u64),
 }
 

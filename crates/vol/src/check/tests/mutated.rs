@@ -1,5 +1,6 @@
-//! Valid images with damage that no checksum shows: a block is changed and sealed again, and so is all that refers to
-//! it. The check must end without a panic, and a pool that it repairs must be clean, which `check` itself verifies.
+//! Valid images with damage that no checksum shows: a block is changed and sealed again, and so is everything that
+//! refers to it. The check must end without a panic. If it repairs the pool, the pool must be clean, which `check`
+//! itself verifies.
 
 use sheave_base::rng::Rng;
 
@@ -19,7 +20,7 @@ fn sum_of(disk: &Disk, at: u64) -> u32 {
     sum
 }
 
-/// Changes a block, seals it, and mends every reference to it, up to the superblocks.
+/// Changes a block, seals it, and updates every reference to it, up to the superblocks.
 fn change_and_seal(disk: &Disk, all: &[u64], at: u64, change: &mut dyn FnMut(&mut Block)) {
     let old = sum_of(disk, at);
     disk.change(at, |block| {

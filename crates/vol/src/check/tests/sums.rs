@@ -54,8 +54,8 @@ fn with_damaged_label(pool: Pool) -> Disk {
     pool.disk
 }
 
-/// Repairs the pool, and verifies that each page has the checksums that it had. Returns each region's page, and whether
-/// it is open.
+/// Repairs the pool, and verifies that each page has the same checksums as before. Returns each region's page, and true
+/// if it is open.
 fn repaired(disk: &Disk) -> Vec<(u64, bool)> {
     assert!(repair(disk).repaired);
     let found = look_at(disk).expect("reads").found.expect("there is a pool");

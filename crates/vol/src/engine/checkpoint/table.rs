@@ -153,7 +153,7 @@ mod tests {
         format!("volume-{n:04}")
     }
 
-    /// Addresses of the pages of level 0; 0 for a hole.
+    /// Returns the addresses of the pages of level 0; 0 for a hole.
     fn pages(pool: &Pool) -> Vec<u64> {
         pool.inner.lock().table.pages.leaves.iter().map(|leaf| leaf.page.address).collect()
     }

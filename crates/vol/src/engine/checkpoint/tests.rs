@@ -17,13 +17,13 @@ use crate::format::kind;
 use crate::state::extent_map::work::MOST_COST;
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 
-/// Called once, before the next write of the pool's own.
+/// Hook that is called once, before the next write of the pool's own.
 type BeforeWrite = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A disk that fails once.
 struct Once {
     io: DeviceIo,
-    /// Writes and flushes before the one that fails; below 0 none fails.
+    /// Number of writes and flushes before the one that fails; below 0 none fails.
     left: Arc<AtomicI64>,
     before_write: BeforeWrite,
 }
@@ -92,7 +92,7 @@ fn tags(pool: &Pool) -> Vec<u8> {
     (0..40).map(tag).collect()
 }
 
-/// A pool with a volume that has two durable states: one in the checkpoint and one in the journal.
+/// Returns a pool with a volume that has two durable states: one in the checkpoint and one in the journal.
 fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
     let (device, pool, volume, left, _) = pool_with_hook();
     (device, pool, volume, left)
@@ -276,7 +276,7 @@ fn copy(io: &DeviceIo) -> Vec<u8> {
     opened(&device)
 }
 
-/// V25: the list is written after a checkpoint that failed at any step: it names the volume, and what was durable is
+/// V25: the list is written after a checkpoint that failed at any step. It names the volume, and all durable data is
 /// there.
 #[test]
 fn the_list_of_losses_comes_after_any_checkpoint() {
@@ -334,7 +334,8 @@ fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
     assert_eq!(opened(&device), expected(&[]));
 }
 
-/// The steps of a commit: a flush, the blocks of the journal, a flush.
+/// Number of the step that writes to the journal. The steps of a commit are a flush, the blocks of the journal, a
+/// flush.
 const JOURNAL_WRITE: i64 = 1;
 
 /// The numbers of the failed blocks are not used again, so later blocks could not be replayed: the next commit is a

@@ -4,7 +4,8 @@
 //! are read once and become one node.
 //!
 //! - L1: a page of a map that is damaged or cannot be read still counts as in use, and its node is empty. Each volume
-//!   that needs it has [`Vol::damage`] from here on. The consequence is left to the replay of the journal, which may
+//! - L1: a page of a map that is damaged or cannot be read still counts as in use, and its node is empty. Each volume
+//!   that needs it has [`Vol::damage`] from here on. The replay of the journal decides the consequence, because it may
 //!   delete the volume.
 //! - L3: a page whose first copy is bad is taken from the second, if that is good; `State::bad_copies` has its address.
 //! - L2: a page of the volume table that is damaged or cannot be read refuses the pool, because the maps that the page
@@ -29,7 +30,7 @@ use crate::state::State;
 use crate::state::extent_map::TAG;
 use crate::state::table::{LostMap, LostPage, TablePage, TablePages, Vol};
 
-/// A page of a tree, with the number of its volume (upper pages) or of its node (other pages).
+/// A page of a tree. For upper pages the number is the number of the page's volume, for others the number of its node.
 type Page = walk::Page<u32>;
 
 /// A word of an index node, and the leaf that it refers to.
@@ -75,7 +76,8 @@ fn miss(lost: &mut LostNodes, node: u32, pages: &[Lost]) {
     lost.entry(node).or_default().extend(pages);
 }
 
-/// The error for a page that refuses the pool. A page that cannot be read may be whole at the next attempt.
+/// Returns the error for a page without which the pool is not opened. A page that cannot be read now may be readable
+/// later.
 fn refuse(what: &str, page: PageRef, bad: Bad) -> PoolError {
     match bad {
         Bad::Unreadable(status) => failed(status),
@@ -125,14 +127,15 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, rescue: bool) -> Result<
     Ok(lost_volumes)
 }
 
-/// Passes over a lost page of the volume table: notes it in `lost` in a rescue, otherwise returns the error.
+/// Passes over a lost page of the volume table. In a rescue it records the page in `lost`; otherwise it returns the
+/// error.
 fn pass(lost: &mut Option<&mut LostVolumes>, what: &str, page: &Page, bad: Bad) -> Result<(), PoolError> {
     let Some(lost) = lost else { return Err(refuse(what, page.page, bad)) };
     lost.add(page.page, leaves_of(page.level, page.index), bad.words());
     Ok(())
 }
 
-/// The range of leaf pages below a page at `level` and `index`.
+/// Returns the range of leaf pages below the page at `level` and `index`.
 pub(super) fn leaves_of(level: u16, index: u64) -> (u64, u64) {
     let leaves = (0..level).fold(1, |leaves: u64, _| leaves.saturating_mul(INDEX_CHILDREN as u64));
     let first = index.saturating_mul(leaves);
@@ -177,7 +180,7 @@ fn load_table(
     Ok(parts.into_iter().flat_map(|part| part.2).collect())
 }
 
-/// Notes which volumes are in which page.
+/// Records which volumes are in which page.
 fn note_pages(pages: &mut TablePages, parts: &[(u64, PageRef, Vec<VolumeEntry>)]) {
     let ascend = parts
         .is_sorted_by(|(_, _, a), (_, _, b)| a.last().zip(b.first()).is_some_and(|(last, first)| last.id < first.id));
@@ -323,7 +326,7 @@ fn load_leaves(io: &dyn BlockIo, state: &mut State, leaves: Vec<Page>, lost: &mu
         }
     }
     let bad = fill_leaves(io, state, pages)?;
-    // The filter skips all links if no leaf is lost, which is nearly always.
+    // The filter skips all links in the usual case that no leaf is lost.
     for link in links.iter().filter(|_| !bad.is_empty()) {
         if let Some(leaf) = bad.get(&link.node) {
             miss(lost, link.parent, leaf);

@@ -5,8 +5,8 @@
 //!
 //! - L1: a volume that is served has exactly the map that its own records and its own entry give. A record whose source
 //!   is lost gives no volume a map.
-//! - L2: the loss is reported: how many volumes of the checkpoint are missing, their numbers, and the names that the
-//!   journal has.
+//! - L2: the loss is reported: the number of volumes of the checkpoint that are missing, their numbers, and the names
+//!   that the journal has.
 //!
 //! Called by recovery.
 
@@ -68,19 +68,19 @@ impl LostVolumes {
         }
     }
 
-    /// True if the volume is lost, or was deleted before the checkpoint: these two cases look the same.
+    /// Returns true if the volume is lost, or was deleted before the checkpoint: these two cases look the same.
     fn has(&self, table: &Table, volume: u32) -> bool {
         table.get(volume).is_none() && (volume < self.next || self.named.contains_key(&volume))
     }
 
-    /// True if the record is about lost volumes, and must not be applied (L1).
+    /// Returns true if the record is about lost volumes, and must not be applied (L1).
     pub(super) fn keeps(&mut self, table: &mut Table, record: &Record) -> bool {
         if self.is_empty() {
             return false;
         }
         match record {
-            // Its number says that the checkpoint had the volume, or that it was deleted: its map may have more than
-            // these records.
+            // The volume's number shows that the checkpoint had the volume, or that it was deleted. Its map may have
+            // more than these records give.
             Record::Create { volume, name, .. } | Record::Rename { volume, name } if self.has(table, *volume) => {
                 self.name(*volume, name)
             }

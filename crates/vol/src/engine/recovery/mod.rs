@@ -5,7 +5,7 @@
 //!
 //! - R1: a page counts only if its parent's checksum matches it, and no page is in two places.
 //! - R2: owners and free space are derived from the maps after the replay, so no space can leak.
-//! - R3: damage is reported with its place; nothing else is served in place of damaged data.
+//! - R3: damage is reported with its place, and a read never returns other data in its stead.
 //!
 //! Called by [`Pool::open`](crate::Pool::open).
 
@@ -49,14 +49,15 @@ pub(crate) struct Recovered {
     pub(crate) replayed: bool,
     /// Highest number that a block of a torn commit may have.
     pub(crate) highest_seq: u64,
-    /// Only the superblock in use is good: the other one must be rewritten before any other write
+    /// True if only the superblock in use is good: the other one must be rewritten before any other write
     /// ([`mend_superblock`]).
     pub(crate) alone: bool,
     /// Messages about the damage that a rescue passed over.
     pub(crate) unsure: Vec<String>,
 }
 
-/// Reads the state of a pool. A rescue, whose pool is never written to, passes over damage that leaves the maps whole.
+/// Reads the state of a pool. A rescue passes over damage that leaves the maps whole, because its pool is never written
+/// to.
 pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recovered, PoolError> {
     let mut unsure = Unsure::new(options.rescue);
     let (sb, alone) = read_superblock(io, &mut unsure)?;
@@ -86,8 +87,8 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
 }
 
-/// Returns the runs of units that the list of free units in the checkpoint of `sb` proves to be free; no runs without a
-/// list. The journal may have allocated some of them later: its replay takes those.
+/// Returns the runs of units that the list of free units in the checkpoint of `sb` proves to be free, or no runs if
+/// there is no list. The journal may have allocated some of these units since; its replay then takes them.
 fn free_for_certain(io: &dyn BlockIo, sb: &Superblock) -> free::Runs {
     let mut block = [0; BLOCK];
     let mut list = |at: u64| {
@@ -120,18 +121,18 @@ fn read_superblock(io: &dyn BlockIo, unsure: &mut Unsure) -> Result<(Superblock,
     }
 }
 
-/// Returns the newest loose root. Only in a rescue: the search reads the whole device.
+/// Returns the newest loose root. Called only in a rescue, because the search reads the whole device.
 fn loose_root(io: &dyn BlockIo, unsure: &mut Unsure) -> Option<Copied> {
     let found = unsure.is_rescue().then(|| loose::find(io, &mut |_| ()))?;
     found.map_err(|why| unsure.add(vec![why])).ok().flatten()
 }
 
-/// True if a newer program wrote the superblocks. They are not damaged in that case.
+/// Returns true if a newer program wrote the superblocks. They are not damaged in that case.
 fn is_too_new(error: &PoolError) -> bool {
     matches!(error, PoolError::Format { fix, .. } if fix.is_empty())
 }
 
-/// Returns the copy `found` in place of both superblocks in a rescue; otherwise an error that names it.
+/// In a rescue, returns the copy `found` in place of both superblocks. Otherwise returns an error that names the copy.
 fn from_copy(found: Copied, error: PoolError, unsure: &mut Unsure) -> Result<Superblock, PoolError> {
     let uuid: String = found.sb.pool.iter().map(|byte| format!("{byte:02x}")).collect();
     let (at, generation) = (found.at, found.sb.generation);
@@ -153,10 +154,10 @@ fn from_copy(found: Copied, error: PoolError, unsure: &mut Unsure) -> Result<Sup
     Ok(found.sb)
 }
 
-/// Returns the superblock in use, even if members of its pool are missing, and true if the other one is damaged or
-/// cannot be read. The older one never stands in for a newer one whose members are missing: later writes would be lost.
+/// Returns the superblock in use, and true if the other one is damaged or cannot be read. Members of the pool may be
+/// missing. The older superblock never stands in for a newer one whose members are missing: later writes would be lost.
 ///
-/// A superblock that cannot be read may be whole, and the newest. The other one stands in for it only if it names
+/// A superblock that cannot be read may be whole, and the newest. The other one stands in for it only if that one names
 /// everything that was acknowledged ([`Superblock::stands_for_both`]).
 pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), PoolError> {
     let mut bytes = [[0; BLOCK]; 2];
@@ -200,8 +201,8 @@ fn perhaps_newer(slot: usize, status: Status) -> PoolError {
     }
 }
 
-/// Rewrites the slot that is not in use. This must be the first write: the slot may turn out to be intact, and newer,
-/// when it is read the next time. It would then need what other writes had overwritten.
+/// Rewrites the slot that is not in use. This must be the first write: at the next read the slot may turn out to be
+/// intact, and newer, and would then need blocks that other writes had overwritten.
 pub(crate) fn mend_superblock(io: &dyn BlockIo, sb: &mut Superblock) -> Result<(), PoolError> {
     let other = sb.stand_by();
     let mut block = [0; BLOCK];
@@ -234,7 +235,7 @@ const RIGHT_DEVICE: &str = "it was taken for the right device";
 /// Note of a rescue about a member that is an older copy.
 const OLD_DATA: &str = "any data of the pool may be what it was then, and volumes may be damaged";
 
-/// The error for a pool with a member in an older or newer state than the others.
+/// Returns the error for a pool with a member in an older or newer state than the others.
 fn old_member(number: usize, damage: &Damage) -> PoolError {
     PoolError::Members {
         what: format!("what is given as member {number} of the pool is of another time: {damage}"),
@@ -244,7 +245,7 @@ fn old_member(number: usize, damage: &Damage) -> PoolError {
     }
 }
 
-/// Checks that each further member is present, in its place.
+/// Checks that each member but the first is present and in its place.
 fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Result<(), PoolError> {
     for number in 1..sb.members.len() {
         let at = sb.members[number].0;
@@ -324,8 +325,8 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
     }
 }
 
-/// Applies records, unless together they change more than any pool can have written. The error has the reason, and the
-/// record.
+/// Applies records, unless together they change more than any pool can have written. The error contains the reason and
+/// the record.
 fn replay_some(
     state: &mut State,
     bounds: &mut Bounds,

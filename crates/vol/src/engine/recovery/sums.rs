@@ -1,15 +1,17 @@
-//! Checksums when a pool is opened: those of the checkpoint, and those that are computed from the data.
+//! Checksums when a pool is opened: some are loaded from the checkpoint, others are computed from the data.
 //!
-//! Owns the choice of blocks whose checksums are computed: those of regions that were open; of regions without a page,
-//! which a repair leaves in place of a damaged page; and, in pools of programs without
-//! [marks](crate::state::sums::marks), of units that the journal names. All other blocks have exact checksums (S1, G2
-//! of [`regions`](crate::state::sums::regions)).
+//! Owns the choice of blocks whose checksums are computed. They are the blocks of:
+//! - regions that were open;
+//! - regions without a page, which a repair leaves in place of a damaged page;
+//! - units that the journal names, in pools of programs without [marks](crate::state::sums::marks).
+//!
+//! All other blocks have exact checksums (S1, G2 of [`regions`](crate::state::sums::regions)).
 //!
 //! - R1: a block that is marked keeps its mark. A block that matches its old checksum keeps that checksum.
 //! - R2: a block that the device cannot read is [unknown](crate::state::sums::unknown) until it is read or written. If
-//!   it kept its old checksum, a write since then would look like damage. More than a few such blocks refuse an opening
-//!   for writing, since each one keeps its region open; a read-only opening has no limit.
-//! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a forged map may
+//!   the block kept its old checksum, a write since then would look like damage. Each such block keeps its region open,
+//!   so an opening for writing fails if there are more than a few. A read-only opening has no limit.
+//! - R3: each block is read once, however many entries of maps name it. Snapshots share units, and a forged map may
 //!   name one unit a million times.
 //! - R4: a unit in [quarantine](crate::state::quarantine) may have been written before the crash, like any other unit
 //!   of its region.
@@ -39,8 +41,7 @@ use crate::state::sums::{Sums, crc};
 
 type Page = walk::Page<()>;
 
-/// Note of a rescue about a page that it passes over. The data of the page's regions is then accepted as it is, as if
-/// there were no page.
+/// Note of a rescue about a page that it passes over. All data of the page's regions is then accepted without a check.
 const UNCHECKED: &str =
     "the blocks that it has checksums for are unchecked, and those that were marked as bad are not told";
 
@@ -182,7 +183,7 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State, read_only: bool) -> R
 
 /// A region during the computation of checksums.
 struct Look {
-    /// The region's page has its exact checksums, except those of units that the journal names.
+    /// True if the region's page has its exact checksums, except those of units that the journal names.
     is_exact: bool,
     /// The blocks computed so far, if any.
     computed: Option<Box<Computed>>,
@@ -199,8 +200,8 @@ impl Look {
 struct Computed([u64; MAX_SUMS.div_ceil(64)]);
 
 impl Computed {
-    /// True if all blocks of a unit that `bits` names are computed. `first` is the place of the unit's first block in
-    /// the region. False if `bits` is 0, as it is for units with too many blocks for one word.
+    /// Returns true if all blocks of a unit that `bits` names are computed. `first` is the place of the unit's first
+    /// block in the region. Returns false if `bits` is 0, as it is for units with too many blocks for one word.
     fn has_all(&self, first: usize, bits: u64) -> bool {
         // `bits` is not 0 only for units of at most 16 blocks, a power of two, which begin at multiples of their size:
         // no unit spans two words.
@@ -227,12 +228,12 @@ struct Data<'a> {
     patience: Patience,
 }
 
-/// The bound on blocks that the device cannot read: each may take seconds.
+/// Limit of the number of blocks that the device cannot read. Each attempt to read such a block may take seconds.
 struct Patience {
-    /// Unreadable blocks that are still allowed.
+    /// Number of unreadable blocks that are still allowed.
     left: usize,
-    /// A read-only opening passes over any number of them. Once `left` is 0, it does not read blocks one by one any
-    /// more.
+    /// True for a read-only opening, which passes over any number of unreadable blocks. Once `left` is 0, it no longer
+    /// reads blocks one by one.
     read_only: bool,
 }
 
@@ -250,8 +251,8 @@ impl Patience {
 
 impl Data<'_> {
     /// Computes the missing checksums of the written blocks of a unit. `first` is the number of the unit's first block
-    /// in the pool. `run(at, most)` returns whether block `at` of the unit is written, and how many of the next `most`
-    /// blocks are in the same state.
+    /// in the pool. `run(at, most)` returns true if block `at` of the unit is written. It also returns the number of
+    /// blocks, among the next `most`, that are in the same state.
     fn compute_unit(
         &mut self,
         sums: &Sums,

@@ -106,8 +106,8 @@ fn fill(pool: &Pool) {
     write(pool, "a", PLACES[0]);
 }
 
-/// A closed pool with volume `a`, its snapshot `s`, which shares all but one leaf with it, and the unrelated volume
-/// `b`.
+/// Returns a closed pool with volume `a`, its snapshot `s`, which shares all but one leaf with it, and the unrelated
+/// volume `b`.
 fn three_volumes() -> Device {
     let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();

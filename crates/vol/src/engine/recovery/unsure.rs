@@ -1,6 +1,6 @@
 //! Damage that a rescue passes over.
 //!
-//! Owns the report of it. Each caller decides which damage may be passed over.
+//! Owns the messages about that damage. Each caller decides which damage may be passed over.
 //!
 //! Called by recovery.
 

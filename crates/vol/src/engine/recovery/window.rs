@@ -1,7 +1,7 @@
 //! The journal for a scan: one piece of it in memory at a time.
 //!
-//! Owns that piece. A journal may have 64 MiB, most of which is read once: allocating memory for all of it would cost
-//! more than reading it.
+//! Owns that piece. A journal may have 64 MiB, most of which is read once. Allocating memory for all of it would take
+//! longer than reading it.
 //!
 //! Called by the replay, which reads neighbouring blocks one after the other.
 
@@ -15,7 +15,7 @@ use crate::format::block::Block;
 use crate::format::journal::Blocks;
 use crate::format::{BLOCK, JOURNAL_START};
 
-/// Blocks per read.
+/// Number of blocks per read.
 const PIECE: usize = 64;
 
 /// Reads the journal of a pool.
@@ -23,9 +23,9 @@ pub(super) struct Window<'a> {
     io: &'a dyn BlockIo,
     blocks: usize,
     bytes: Buf,
-    /// Place of the first block in memory, and number of blocks there.
+    /// Place of the first block in memory, and number of blocks in memory.
     has: (usize, usize),
-    /// In a rescue: the blocks that the device cannot read, which are served as blank.
+    /// The blocks that the device cannot read, which are served as blank. `None` outside of a rescue.
     passed: Option<BTreeMap<usize, Status>>,
 }
 

@@ -89,7 +89,7 @@ impl BlockIo for Sparse {
     }
 }
 
-/// Numbers of the blocks of the superblock's copies.
+/// Returns the numbers of the blocks of the superblock's copies.
 fn copies() -> impl Iterator<Item = u64> {
     copy_places(64 << 20, 4096).into_iter().flatten().map(|at| at >> 12)
 }
@@ -121,7 +121,7 @@ impl Rig {
         Pool::open_through(&self.device, Box::new(self.io.clone()), &OpenOptions::default())
     }
 
-    /// Opens the pool on its disk as wrapped by `wrap`.
+    /// Opens the pool on its disk after `wrap` has wrapped that disk.
     pub(in crate::engine) fn open_on(&self, wrap: impl FnOnce(Box<dyn BlockIo>) -> Box<dyn BlockIo>) -> Pool {
         let io = wrap(Box::new(self.io.clone()));
         Pool::open_through(&self.device, io, &OpenOptions::default()).unwrap()
@@ -171,8 +171,7 @@ fn fill(rig: &Rig, volume: &Volume, stride: u64, tag: u8) -> u64 {
     done
 }
 
-/// V3, V11, V13, V15, V18: operations that take no new data succeed, whatever the maps look like that wait for a
-/// checkpoint.
+/// V3, V11, V13, V15, V18: operations that take no new data succeed, whatever maps wait for a checkpoint.
 #[test]
 fn a_pool_whose_host_is_full_flushes_deletes_closes_and_opens() {
     let (none, crc) = (Checksum::None, Checksum::Crc32c);

@@ -1,13 +1,13 @@
-//! Closes regions that get no writes. Recovery computes the checksums of open regions from the data: if data rotted in
-//! an open region before a crash and nobody has read it, the rotten data is taken for correct.
+//! Closes regions that get no writes. After a crash, recovery computes the checksums of open regions from the data. If
+//! that data had rotted before the crash and nobody had read it, the rotten data would be taken for correct.
 //!
 //! Owns the pace. A region closes at the third look after the last write to it: the first look clears the flag that
 //! this write left, the second finds the flag clear and begins to close the region, and the third, after a grace,
 //! closes it by a checkpoint. A look writes nothing by itself. The life of a region is in
 //! [`regions`](crate::state::sums::regions).
 //!
-//! - D1: there are [`LOOKS`] looks in the longest time that a region may be idle, as long as any region is open.
-//!   Otherwise the thread sleeps.
+//! - D1: while any region is open, there are [`LOOKS`] looks in the longest time that a region may be idle. Otherwise
+//!   the thread sleeps.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -22,9 +22,9 @@ use crate::state::State;
 use crate::state::phase::Phase;
 use crate::state::sums::regions::Regions;
 
-/// Looks per longest idle time. Three are needed to close a region.
+/// Number of looks per longest idle time. Closing a region needs three.
 const LOOKS: u32 = 3;
-/// Least time between two looks.
+/// Shortest time between two looks.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Starts the thread if the pool has checksums.
@@ -57,7 +57,7 @@ fn run(pool: &PoolInner, every: Duration) {
     }
 }
 
-/// Makes one look, and writes a checkpoint if that would close a region. Returns whether any region is still open.
+/// Makes one look, and writes a checkpoint if that would close a region. Returns true if any region is still open.
 pub(crate) fn close(pool: &PoolInner) -> Result<bool, Status> {
     let due = {
         let mut state = pool.lock();

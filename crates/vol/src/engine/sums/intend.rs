@@ -1,7 +1,7 @@
-//! Opens regions for writes: no data is written to a region before it is durable that the region is open.
+//! Opens regions for writes: data is written to a region only after it is durable that the region is open.
 //!
-//! Owns two waits: for the commit that holds the intent, and, when too many regions are open, for some of them to
-//! close. The life of a region is in [`regions`](crate::state::sums::regions).
+//! Owns two waits. One is for the commit that holds the intent. The other, when too many regions are open, is for some
+//! of them to close. The life of a region is in [`regions`](crate::state::sums::regions).
 //!
 //! Called by writes that found a region closed, before they begin.
 
@@ -46,8 +46,8 @@ impl PoolInner {
                 if crowded.get_or_insert_with(|| Waited::since(now)).left(self.longest_wait, now).is_zero() {
                     return Err(Status::Timeout);
                 }
-                // The first checkpoint begins to close idle regions. The second closes them if the writes to them have
-                // ended.
+                // The first checkpoint begins to close idle regions. The second one closes them if no writes to them
+                // are left.
                 self.checkpoint()?;
                 let everyone = self.lock().table.everyone();
                 let _ = everyone.wait(LOOK_EVERY);

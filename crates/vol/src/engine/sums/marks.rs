@@ -1,4 +1,4 @@
-//! Marks of bad blocks: set, made durable, taken off.
+//! Marks of bad blocks: they are set, made durable, and removed here.
 //!
 //! Owns the order of a mark and its record (M1 to M3 of [`marks`](crate::state::sums::marks)). Does not own the marks.
 //!
@@ -16,7 +16,7 @@ use crate::state::sums::marks::Mismatch;
 
 impl PoolInner {
     /// Marks a block that did not match its checksum. Returns false if the block has been written since, or is being
-    /// written. A reader may get the error only after [`PoolInner::make_marks_durable`] (M1).
+    /// written. The caller returns the error to a reader only after [`PoolInner::make_marks_durable`] (M1).
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl PoolInner {
 
     fn mark_locked(&self, state: &mut State, found: Mismatch) -> bool {
         let Some(sums) = &self.sums else { return false };
-        // Set before the look at the stripe (M4): a write that this look does not see finds the mark at its end.
+        // Set before the stripe is checked (M4): a write that this check does not see finds the mark at its end.
         let fresh = sums.set_mark(found.block);
         if !sums.is_as_found(&found) {
             if fresh {
@@ -47,8 +47,8 @@ impl PoolInner {
         true
     }
 
-    /// Makes all marks durable that are set. A reader may get the error about a block only afterwards: without its
-    /// mark, the block could be taken for good after a crash.
+    /// Makes all set marks durable. A reader may get the error about a block only afterwards. Otherwise the mark could
+    /// be missing after a crash, and the block would count as good.
     pub(crate) fn make_marks_durable(&self) -> Result<(), Status> {
         let Some(sums) = &self.sums else { return Ok(()) };
         let Some(set) = sums.marks_to_write() else { return Ok(()) };
@@ -57,7 +57,7 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Removes the marks of `blocks`, which were written as a whole or allocated anew (M2). Returns whether any was
+    /// Removes the marks of `blocks`, which were written as a whole or allocated anew (M2). Returns true if any was
     /// marked.
     pub(crate) fn unmark(&self, state: &mut State, blocks: std::ops::Range<u64>) -> bool {
         let Some(sums) = &self.sums else { return false };
@@ -79,8 +79,9 @@ impl PoolInner {
         }
     }
 
-    /// Called after a unit was copied to one that is not in use yet: copies the checksums of its blocks. Also marks the
-    /// copies of blocks that are in `bad` or were marked before, in the same commit that makes the copy durable.
+    /// Called after a unit was copied to a unit that is not in use yet: copies the checksums of its blocks. Also marks
+    /// the copies of blocks that are in `bad` or were marked before. The marks are in the commit that makes the copy
+    /// durable.
     pub(crate) fn copied(&self, state: &mut State, from: u64, to: u64, bad: &[Mismatch]) {
         let Some(sums) = &self.sums else { return };
         sums.copied(from, to);

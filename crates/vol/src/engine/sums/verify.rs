@@ -3,10 +3,10 @@
 //! Owns the treatment of writes that overlap in one block, and of mismatches. The part that needs no read runs on a
 //! ring's thread without blocking, in [`data`](crate::state::sums::data).
 //!
-//! - D2: a write to a block that has a [mark](super::marks) removes the mark, durably, before it ends: the write may be
-//!   one that must be durable when it ends.
-//! - D3: a write whose blocks must be read back, and cannot be, fails. But the block may contain another write that has
-//!   succeeded before, so it becomes [unknown](crate::state::sums::unknown) and is not reported as bad.
+//! - D2: a write to a block that has a [mark](super::marks) removes the mark, durably, before the write ends: its
+//!   caller may rely on it being durable then.
+//! - D3: a write fails if its blocks must be read back and cannot be read. Such a block may contain another write that
+//!   has succeeded before, so it becomes [unknown](crate::state::sums::unknown) and is not reported as bad.
 //!
 //! Called by volumes on a worker, by copies of shared units, and by scrubs.
 
@@ -26,7 +26,7 @@ use crate::state::sums::data::{blocks, is_summed};
 use crate::state::sums::marks::Mismatch;
 use crate::state::sums::{Sums, crc};
 
-/// Most attempts to read a block that writes keep changing. Afterwards the read of the whole range starts again.
+/// Largest number of attempts to read a block that writes keep changing. Then the read of the whole range starts again.
 const LOOKS: u32 = 4;
 
 /// The proven state of a block.
@@ -43,12 +43,12 @@ pub(crate) enum Look {
 }
 
 impl Sums {
-    /// Ends an I/O where the thread may block.
+    /// Ends an I/O on a thread that may block.
     pub(crate) fn end_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
         if done.write { self.end_write_blocking(pool, done) } else { self.verify_blocking(pool, done, token) }
     }
 
-    /// Ends a write that found a mark, or whose blocks may contain something else, because it failed or overlapped
+    /// Ends a write that found a mark, or whose blocks may contain something else because it failed or overlapped
     /// another write. Removes the marks only if the write succeeded: reading a bad block back does not make it good
     /// (S3, D2).
     fn end_write_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
@@ -56,13 +56,14 @@ impl Sums {
         self.end_or_read_back(&*pool.io, done).and(unmarked)
     }
 
-    /// Ends a checksummed write. If it failed or overlapped another, reads its blocks back and stores the checksums of
-    /// what is there (S3).
+    /// Ends a checksummed write. If it failed or overlapped another write, reads its blocks back and stores the
+    /// checksums of their present content (S3).
     pub(crate) fn end_or_read_back(&self, io: &dyn BlockIo, done: &SummedDone<'_>) -> Result<(), Status> {
         if self.end_alone(done).is_ok() {
             return Ok(());
         }
-        // One thread at a time reads back: of two, the one that read earlier could store its checksum later.
+        // One thread at a time reads back. Of two threads, the one that read earlier could otherwise store its checksum
+        // later.
         let one = wait::lock(&self.repair);
         let mut result = if done.status.is_ok() { Ok(()) } else { Err(done.status) };
         for piece in done.pieces.iter().filter(is_summed) {
@@ -75,8 +76,8 @@ impl Sums {
         result
     }
 
-    /// Removes the marks of blocks that were written (D2). Comes before the end of the write, so that a read between
-    /// the two does not fail because of the old mark.
+    /// Removes the marks of blocks that were written (D2). This precedes the end of the write, so that a read between
+    /// the two steps does not fail because of the old mark.
     fn written_anew(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
         let mut state = pool.lock();
         let pieces = done.pieces.iter().filter(is_summed);
@@ -147,7 +148,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Hands the current content of block `number` to `put`.
+    /// Passes the current content of block `number` to `put`.
     ///
     /// # Errors
     ///
@@ -180,7 +181,7 @@ impl Sums {
             }
             // The stripe did not change during the read: no write explains the mismatch (S4).
             if let Some(word) = before.filter(|_| self.stripes.quiet(number) == before) {
-                // The checksum of the block was unknown: the one of the data just read is accepted.
+                // The checksum of the block was unknown, so the checksum of the data just read is accepted.
                 if self.learn(number, crc(&memory)) {
                     to.copy_from_slice(&memory);
                     return Ok(Look::Good);
@@ -191,7 +192,7 @@ impl Sums {
         Ok(Look::Busy)
     }
 
-    /// Verifies the data of a unit that is being copied, as read into `copy`, and appends the unit's bad blocks to
+    /// Verifies the data of a unit that is being copied, which `copy` holds, and appends the unit's bad blocks to
     /// `bad`. `first` is the number of the unit's first block. No writes go to such a unit.
     ///
     /// # Errors

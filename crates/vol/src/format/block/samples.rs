@@ -19,7 +19,7 @@ fn labels() -> [u64; crate::format::MAX_MEMBERS] {
     labels
 }
 
-/// Superblock of a pool of two members.
+/// Returns the superblock of a pool of two members.
 pub fn superblock(unit_bytes: u32) -> Superblock {
     let unit = u64::from(unit_bytes);
     let page = PageRef { address: 700 * unit, checksum: 0x1234_5678, second: 0 };

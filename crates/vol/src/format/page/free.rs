@@ -1,9 +1,9 @@
 //! The list of free units: runs of units that are certainly free in a checkpoint.
 //!
-//! Owns its encoding and its two pairs of places: one pair behind the journal, in the last reserved unit, and one
-//! behind the first copy of the superblock, in the same unit. No block refers to the list and a pool opens without it,
-//! so it may be missing, damaged, or of another checkpoint. It is used only if its generation, incarnation and journal
-//! block are the superblock's.
+//! Owns its encoding and its two pairs of places. One pair is behind the journal, in the last reserved unit. The other
+//! is behind the first copy of the superblock, in the same unit. No block refers to the list and a pool opens without
+//! it, so it may be missing, damaged, or of another checkpoint. It is used only if its generation, incarnation and
+//! journal block equal those of the superblock.
 //!
 //! - F1: two consecutive lists lie in different places of a pair: writing the newer one leaves the older one intact.
 //! - F2: a list is written to both pairs, if the pool has both: damage at the beginning of a disk leaves the other pair

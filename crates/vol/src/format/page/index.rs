@@ -111,7 +111,8 @@ pub(crate) fn build_around(
     Some((pages[0], level))
 }
 
-/// Returns the most index pages that [`build_upper`] makes above `slots` pages, of which `used` are not empty.
+/// Returns the largest number of index pages that [`build_upper`] makes above `slots` pages, of which `used` are not
+/// empty.
 pub(crate) fn upper_pages(slots: u64, used: u64) -> u64 {
     let (mut level, mut pages) = (slots, 0);
     while level > 1 && used > 0 {

@@ -1,7 +1,8 @@
 //! Leaf pages: the unit of the pool that each unit of a volume maps to, and its written blocks.
 //!
-//! Owns their encoding. An entry is the number of a unit of the pool, 0 for a hole. Behind all entries stands a bitmap
-//! for each of them, one bit a block, in whole bytes. An entry without any written block is not stored.
+//! Owns their encoding. An entry is the number of a unit of the pool, or 0 for a hole. The bitmaps of all entries
+//! follow behind the last entry. Each bitmap has one bit for each block, rounded up to whole bytes. An entry without
+//! any written block is not stored.
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};

@@ -25,7 +25,7 @@ fn count(geometry: &Geometry) -> usize {
 /// One bit for each block of a region, set for bad blocks.
 pub type Marked = [u64; MAX_SUMS.div_ceil(64)];
 
-/// State of a region that its page stores beside the checksums.
+/// State of a region that its page stores in addition to the checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionState {
     /// True if writes to the region may have been in flight.

@@ -17,13 +17,14 @@ use crate::format::{
 };
 
 const BODY: usize = size_of::<VolumeBody>();
-/// Most bytes between a [`VolumeBody`] and the name.
+/// Largest number of bytes between a [`VolumeBody`] and the name.
 const EXTRAS: usize = size_of::<IdentityBody>() + size_of::<InterimBody>();
 
-/// Least bytes of entries in a full page of the table: one to which the longest possible entry cannot be added.
+/// Smallest number of bytes of entries in a full page of the table: one to which the longest possible entry cannot be
+/// added.
 pub(crate) const LEAST_BYTES: u64 = (PAYLOAD - BODY - EXTRAS - padded(MAX_NAME)) as u64;
 
-/// Most bytes of entries in a page.
+/// Largest number of bytes of entries in a page.
 pub(crate) const ROOM: u64 = PAYLOAD as u64;
 
 /// Returns the bytes of the entry of a volume with this name, identity and purpose.
@@ -182,7 +183,7 @@ pub fn volume_flags(snapshot: bool, grows: bool) -> u32 {
     (if snapshot { VOLUME_SNAPSHOT } else { 0 }) | (if grows { VOLUME_GROWS } else { 0 })
 }
 
-/// Returns an error for a growing volume whose sizes are not whole blocks. No block of it may lie partly beyond its
+/// Returns an error for a growing volume whose sizes are not whole blocks: no block of it may lie partly beyond its
 /// end.
 pub fn require_blocks(field: &'static str, grows: bool, size: u64, max_size: u64) -> Result<(), Damage> {
     let whole = (size | max_size) & (BLOCK as u64 - 1) == 0;
@@ -201,7 +202,7 @@ pub fn encode(block: &mut Block, place: &PagePlace, volumes: &[VolumeEntry]) -> 
     encode_each(block, place, volumes.iter().map(|volume| (volume, &*volume.name)))
 }
 
-/// Does what [`encode`] does for entries whose names are passed beside them, so that no name is copied.
+/// Does what [`encode`] does for entries whose names are passed separately, so that no name is copied.
 pub(crate) fn encode_each<'a, V: Borrow<VolumeEntry>>(
     block: &mut Block,
     place: &PagePlace,

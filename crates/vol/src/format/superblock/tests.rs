@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// V25.
+/// The list of losses names every volume that may have lost data, whatever its length (V25).
 #[test]
 fn the_list_of_losses_never_leaves_one_out() {
     let base = samples::superblock(65536);

@@ -27,20 +27,20 @@ use crate::state::table::VolumeCore;
 
 /// Bytes read at once, without a rate.
 const MOST: u64 = 4 << 20;
-/// Least bytes read at once, with a rate.
+/// Smallest number of bytes read at once, with a rate.
 const LEAST: u64 = 64 << 10;
-/// Most mappings looked up in one section.
+/// Largest number of mappings looked up in one section.
 const LOOKUPS: usize = 4096;
-/// Most looks at a block that is being written.
+/// Largest number of looks at a block that is being written.
 const LOOKS: usize = 8;
-/// Blocks of a chunk of [`Seen`], as a power of two: 128 MiB.
+/// Binary logarithm of the number of blocks in a chunk of [`Seen`] (128 MiB).
 const CHUNK_SHIFT: u32 = 15;
 
 /// Bitmap of the blocks of the pool that were read: 32 MiB for a TiB of data.
 #[derive(Default)]
 struct Seen {
     chunks: HashMap<u64, Box<[u64]>>,
-    /// Bad blocks: read again for each volume that has them, so that each volume is named.
+    /// Bad blocks. They are read again for each volume that has them, so that each volume is named in a finding.
     bad: HashSet<u64>,
 }
 
@@ -54,11 +54,11 @@ struct Piece {
 
 /// Result of a second look at a block.
 enum Again {
-    /// Good, or no longer there.
+    /// The block is good, or no longer there.
     Good,
-    /// Being written at every look.
+    /// The block was being written at every look.
     Busy,
-    /// Bad, at this address.
+    /// The block is bad. Has its address, and the status of the read.
     Bad(u64, Status),
 }
 
@@ -128,8 +128,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Reads the next blocks, `most` bytes at most. Returns the bytes read, and how many of them had been read before
-    /// for another volume that has them.
+    /// Reads the next blocks, at most `most` bytes. Returns the number of bytes read, and how many of them had been
+    /// read before for another volume with the same blocks.
     fn batch(
         &mut self,
         source: &mut Source<'_>,
@@ -156,7 +156,7 @@ impl Run<'_> {
                 Again::Bad(addr, status) => bad.push((pos, addr, status)),
             }
         }
-        // Before the findings: a block that was reported bad stays bad after a crash (V16).
+        // Precedes the findings: a block that was reported bad must stay bad after a crash (V16).
         self.pool.make_marks_durable()?;
         for (pos, addr, status) in bad {
             // Each volume that has the block is reported, but the block counts once.
@@ -230,7 +230,7 @@ impl Source<'_> {
                     Ok(Look::Marked) => Err(Status::Protection),
                     Err(status) => Err(status),
                 },
-                // A read that succeeds the second time shows no fault of the medium.
+                // If the second read succeeds, the medium has no fault.
                 None => io.read(addr, &mut memory).or_else(|_| io.read(addr, &mut memory)),
             };
             // The unit cannot be reused before the count is dropped: the same address is the same block.

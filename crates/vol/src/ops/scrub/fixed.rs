@@ -1,9 +1,9 @@
-//! Scrubs what has a fixed place: superblocks and their copies, labels of members, the journal blocks that a recovery
-//! would need.
+//! Scrubs the blocks at fixed places: superblocks and their copies, labels of members, and the journal blocks that a
+//! recovery would need.
 //!
-//! Owns the rules for these while the pool is open. Both superblocks are intact and of consecutive generations; the
-//! newer one equals that in memory, and so do the copies. Each live journal block is of this opening and has its own
-//! number. A copy that breaks its rule is rewritten from the newer superblock on the device.
+//! Owns the rules for these blocks while the pool is open. Both superblocks are intact and of consecutive generations.
+//! The newer one equals the superblock in memory, and so do the copies. Each live journal block is of this opening and
+//! has its own number. A copy that breaks its rule is rewritten from the newer superblock on the device.
 
 use sheave_base::status::Status;
 
@@ -18,7 +18,7 @@ use crate::format::page::label;
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, SUPERBLOCKS};
 
-/// Journal blocks read at once.
+/// Number of journal blocks read at once.
 const BATCH: usize = 256;
 
 impl Run<'_> {
@@ -27,7 +27,7 @@ impl Run<'_> {
         let blocks = SUPERBLOCKS.len() + sb.members.len() - 1;
         self.wait()?;
         if !look(self.pool, &sb).is_empty() {
-            // A checkpoint may be in flight, or the pool growing: look again where neither can be.
+            // A checkpoint may be in flight, or the pool may be growing: look again while neither can happen.
             let pool = self.pool;
             let _one = pool.structural();
             let certain = pool.between_commits(|| Ok::<_, Stop>(look(pool, &self.superblock()?)))?;
@@ -42,8 +42,8 @@ impl Run<'_> {
     fn copies(&mut self) -> Result<(), Stop> {
         let sb = self.superblock()?;
         // A crash leaves copies that are torn, or that belong to another checkpoint than the superblock of the next
-        // opening. The first checkpoint of that opening rewrites them. An opening that writes none cannot tell which
-        // copies are bad, and skips them.
+        // opening. The first checkpoint of that opening rewrites them. An opening that writes no checkpoint cannot know
+        // which copies are bad, and skips them.
         let is_theirs = sb.clean || self.pool.check_writable("looking at copies of the superblock").is_ok();
         let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0 && is_theirs).collect();
         self.wait()?;
@@ -156,7 +156,7 @@ fn look(pool: &PoolInner, sb: &Superblock) -> Vec<Finding> {
     findings
 }
 
-/// Describes what is wrong with the superblock at `address`, if anything is.
+/// Describes the defect of the superblock at `address`, or returns `None` if it has none.
 fn superblock(pool: &PoolInner, sb: &Superblock, address: u64) -> Option<String> {
     let mut block: Block = [0; BLOCK];
     if let Err(status) = pool.io.read(address, &mut block) {
@@ -175,7 +175,7 @@ fn superblock(pool: &PoolInner, sb: &Superblock, address: u64) -> Option<String>
     }
 }
 
-/// Describes what is wrong with the copy of the superblock at `at`, if anything is.
+/// Describes the defect of the copy of the superblock at `at`, or returns `None` if it has none.
 fn copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<String> {
     let mut block: Block = [0; BLOCK];
     if let Err(status) = pool.io.read(at, &mut block) {
@@ -192,9 +192,9 @@ fn copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<String> {
     }
 }
 
-/// Rewrites a copy of the superblock that is not as it should be, from the newer superblock on the device, and reads it
-/// back. Called while commits are held off. Returns its place, what was wrong, and the error if that could not be
-/// mended.
+/// Rewrites a bad copy of the superblock from the newer superblock on the device, and reads it back. Called while
+/// commits are held off. Returns the place of the copy, what was wrong, and the error if the copy could not be
+/// rewritten. Returns `None` if the copy is good.
 fn mend_copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<(u64, String, Option<Status>)> {
     let words = copy(pool, sb, at)?;
     let write = || {
@@ -218,7 +218,7 @@ fn mend_copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<(u64, String,
     Some((at, words, write().err()))
 }
 
-/// Returns the blocks of `seqs` that are not as they should be, each with what is wrong.
+/// Returns the blocks of `seqs` that are wrong, each with a description of the defect.
 fn odd(pool: &PoolInner, sweep: &mut Sweep, sb: &Superblock, seqs: &[u64]) -> Vec<(u64, String)> {
     let ring = Ring::of(sb);
     let geometry = sb.geometry();

@@ -1,7 +1,7 @@
-//! Rate of a scrub, and the clock that it is measured by.
+//! Rate of a scrub, and the clock that measures it.
 //!
-//! Owns the time at which the next piece may be read: when the time that all earlier pieces cost has passed. Unused
-//! time is saved up for a tenth of a second at most, so that no burst follows a pause.
+//! Owns the time at which the next piece may be read: at the given rate, all earlier pieces must have been paid for by
+//! then. Unused time is saved up for at most a tenth of a second, so that no burst follows a pause.
 //!
 //! - P1: in any span that begins with the scrub, at most the rate times the span is read, plus one piece.
 //! - P2: no sleep is longer than [`NAP`], so that a cancel is noticed in between.
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Longest single sleep.
 const NAP: Duration = Duration::from_millis(100);
-/// Most unused time that is saved up.
+/// Longest unused time that is saved up.
 const SAVED: Duration = Duration::from_millis(100);
 
-/// Source of time for a scrub, and its way to wait. Tests bring their own.
+/// Source of time for a scrub, and its means of waiting. Tests supply their own.
 pub trait ScrubClock: Send + Sync + std::fmt::Debug {
     /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
@@ -47,7 +47,7 @@ impl ScrubClock for RealClock {
 pub(super) struct Pace {
     rate: Option<u64>,
     clock: Arc<dyn ScrubClock>,
-    /// Time at which everything read so far is paid for.
+    /// Time at which the rate has paid for everything read so far.
     paid: Duration,
 }
 
@@ -57,8 +57,8 @@ impl Pace {
         Pace { rate, clock, paid }
     }
 
-    /// Returns how long to sleep before calling this again. `None`: all that was read is paid for, so a piece may be
-    /// read.
+    /// Returns the time to sleep before the next call. Returns `None` if all that was read is paid for, so that a piece
+    /// may be read.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.rate?;
         let now = self.clock.now();
@@ -73,7 +73,7 @@ impl Pace {
         self.paid = from.saturating_add(Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64));
     }
 
-    /// Returns the bytes to read at once: a quarter of a second's, between `least` and `most`.
+    /// Returns the number of bytes to read at once: those of a quarter of a second, between `least` and `most`.
     pub(super) fn piece(&self, most: u64, least: u64) -> u64 {
         self.rate.map_or(most, |rate| (rate / 4).clamp(least, most))
     }

@@ -10,11 +10,11 @@ use crate::format::settings::Checksum;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ScrubOptions {
-    /// Most bytes that are read in a second; `None`: as fast as the device permits.
+    /// Largest number of bytes that are read in a second; `None`: as fast as the device permits.
     pub bytes_per_sec: Option<u64>,
-    /// Most findings that the report lists; further ones are only counted.
+    /// Largest number of findings that the report lists; further ones are only counted.
     pub max_findings: usize,
-    /// Clock that the rate is measured by.
+    /// Clock that measures the rate.
     pub clock: Arc<dyn ScrubClock>,
 }
 
@@ -44,9 +44,9 @@ pub struct ScrubProgress<'a> {
     pub phase: ScrubPhase,
     /// Bytes read so far.
     pub done_bytes: u64,
-    /// Estimate of the bytes to read in all: the pool changes meanwhile.
+    /// Estimate of the total number of bytes to read. The pool may change during the scrub.
     pub total_bytes: u64,
-    /// Findings so far, listed or not.
+    /// Number of findings so far, listed or not.
     pub found: u64,
     /// Findings that are listed so far.
     pub findings: &'a [Finding],
@@ -60,25 +60,25 @@ pub struct ScrubReport {
     pub findings: Vec<Finding>,
     /// Number of findings, including those that are not listed.
     pub found: u64,
-    /// Copies of metadata pages and of the superblock that were damaged or unreadable, and were rewritten from a good
-    /// one.
+    /// Number of copies of metadata pages and of the superblock that were damaged or unreadable, and were rewritten
+    /// from a good copy.
     pub mended_copies: u64,
     /// Bytes of metadata that were read.
     pub metadata_bytes: u64,
     /// Bytes of data that were read, and compared with their checksums if the pool has any.
     pub data_bytes: u64,
-    /// Bytes of these that do not match their checksums or cannot be read.
+    /// Bytes of data that do not match their checksums or cannot be read.
     pub bad_bytes: u64,
-    /// Bytes of data that were being written at each look: new, and not verified.
+    /// Bytes of data that were being written at each look. They are new, and were not verified.
     pub busy_bytes: u64,
     /// Checksums of the pool's data. Without any, only unreadable data can be found.
     pub checksum: Checksum,
-    /// True if the scrub came to its end. False if it was cancelled: the rest was not looked at.
+    /// True if the scrub reached its end. False if it was cancelled: the rest was not read.
     pub completed: bool,
 }
 
 impl ScrubReport {
-    /// True if nothing wrong was found.
+    /// Returns true if nothing wrong was found.
     pub fn is_clean(&self) -> bool {
         self.found == 0
     }

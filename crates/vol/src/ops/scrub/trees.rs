@@ -1,12 +1,13 @@
-//! Scrubs pages: the volume table, the maps of all volumes, the checksums, as the newest checkpoint has them.
+//! Scrubs the pages of the newest checkpoint: the volume table, the maps of all volumes, the checksums.
 //!
 //! Owns the order of the [`walk`], from a root down, siblings at once. Pages that volumes share are read once.
-//! Checkpoints go on meanwhile and reuse old pages. So a page that is not what its parent says is looked up again from
-//! the root down, with commits held off, before it is reported (S1 of [`scrub`](super)). The walk goes on below the
-//! page that is found then.
+//! Checkpoints continue during the walk and reuse old pages. So if a page does not match its parent, it is looked up
+//! again from the root down, with commits held off, before it is reported (S1 of [`scrub`](super)). The walk then
+//! continues below the page that was found.
 //!
-//! Both copies are read in a pool with two copies of its metadata. A copy that is bad while the other is good gets
-//! rewritten while no checkpoint is in flight: the page is in use then, at this place, and nobody else writes to it.
+//! In a pool with two copies of its metadata both copies are read. If one copy is bad and the other is good, the bad
+//! one is rewritten while no checkpoint is in flight: the page is in use at this place then, and nobody else writes to
+//! it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +23,7 @@ use crate::format::page::{PageRef, leaf, sums, table};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_SUMS};
 
-/// Pages read at once: those below one index page.
+/// Number of pages read at once: those below one index page.
 const BATCH: usize = INDEX_CHILDREN;
 const CHILDREN_SHIFT: u32 = INDEX_CHILDREN.ilog2();
 
@@ -36,8 +37,8 @@ enum Tree {
 /// A page, and the one that refers to it.
 type Page = walk::Page<PageRef>;
 
-/// The references in a page that is as it should be, if it is an index page; else a description of what is wrong with
-/// the page.
+/// Result of a look at a page: for an intact index page its references, for another intact page `None`, else a
+/// description of the defect.
 type Looked = Result<Option<Box<Children>>, Wrong>;
 
 /// A page that was looked at again, and a copy of it that was bad.
@@ -68,7 +69,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the root of a tree and its level, as the newest checkpoint has them.
+    /// Returns the root of a tree in the newest checkpoint, and its level.
     fn root(&self, tree: Tree, sb: &Superblock) -> Option<(PageRef, u16)> {
         let root = match tree {
             Tree::Table => (sb.table, sb.table_level),
@@ -129,8 +130,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Reads pages again as the newest checkpoint has them, while none is in flight. Pages that it no longer has are
-    /// left out.
+    /// Reads pages again as the newest checkpoint has them, while no checkpoint is in flight. Pages that the newest
+    /// checkpoint no longer has are left out.
     fn look_again(&self, tree: Tree, then: &Superblock, pages: &[Page]) -> Result<Vec<Again>, Stop> {
         self.pool.between_commits(|| {
             let sb = self.superblock()?;
@@ -285,7 +286,7 @@ fn below(page: &Page, children: &Children) -> Vec<Page> {
     page.below(children).map(|child| Page { of: page.page, ..child }).collect()
 }
 
-/// Decodes what was read of a page, or describes what is wrong with it.
+/// Decodes a page that was read, or describes its defect.
 fn look(tree: Tree, sb: &Superblock, page: &Page, block: Result<&Block, Status>) -> Looked {
     let block =
         block.map_err(|status| Wrong { words: format!("the page cannot be read: {status}"), unreadable: true })?;

@@ -66,7 +66,7 @@ fn bench() -> Bench {
     bench_with(false, false)
 }
 
-/// Creates a pool that is set to discard, or not, and has a thread for that, or none.
+/// Creates a pool that is set to discard if `discard` is true, with a thread for it if `discard_thread` is true.
 pub(in crate::ops) fn bench_with(discard: bool, discard_thread: bool) -> Bench {
     let device = open_device("ram:size=160M").unwrap();
     Pool::create(&device, &CreateOptions { discard, ..CreateOptions::default() }).unwrap();

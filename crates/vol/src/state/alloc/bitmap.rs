@@ -86,7 +86,7 @@ impl Bitmap {
         }
     }
 
-    /// The first set bit at or after `from`.
+    /// Returns the first set bit at or after `from`.
     pub(crate) fn next(&self, from: u64) -> Option<u64> {
         let (mut level, mut at) = (0, from);
         loop {

@@ -4,9 +4,9 @@
 //! memory is entirely free, so unused space costs one pointer per 16 MiB (units of 4 KiB).
 //!
 //! - C1: a unit of a chunk with memory is free exactly if its bit is set; `free_units` counts these bits.
-//! - C2: a chunk whose units are all free has no memory, except the last one if the pool ends within it.
-//! - C3: bit `n` of `with_free` is set if chunk `n` has a free unit.
-//! - C4: a barred chunk without memory has no free unit: all its units count as taken, and have no owner.
+//! Owns the owner counts, with the values of [`Units`](super::Units), and the search for free units. A chunk without
+//! memory is entirely free, so unused space takes one pointer per 16 MiB (with units of 4 KiB).
+//! - C1: in a chunk with memory, a unit is free exactly if its bit is set; `free_units` counts these bits.
 //!
 //! Called by [`Units`](super::Units).
 
@@ -38,7 +38,7 @@ impl Chunk {
         chunk
     }
 
-    /// The first free unit from `from` on.
+    /// Returns the first free unit from `from` on.
     fn next(&self, from: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from & 63);
         for at in from >> 6..self.free.len() {
@@ -73,7 +73,7 @@ impl Chunk {
     }
 }
 
-/// Chunk of a unit, and its index in the chunk.
+/// Returns the chunk of a unit, and its index in the chunk.
 fn split(unit: u64) -> (usize, usize) {
     ((unit >> SHIFT) as usize, unit as usize & (UNITS - 1))
 }
@@ -181,13 +181,13 @@ impl Chunks {
         barred.len() as u64 * UNITS as u64
     }
 
-    /// Owner count of a unit; 0 for one that is free or beyond the pool.
+    /// Returns the owner count of a unit; 0 for one that is free or beyond the pool.
     pub(super) fn owners(&self, unit: u64) -> u16 {
         let (chunk, at) = split(unit);
         self.chunks.get(chunk).and_then(Option::as_ref).map_or(0, |chunk| chunk.owners[at])
     }
 
-    /// Owner count of a unit, for changes; `None` if its chunk has no memory.
+    /// Returns the owner count of a unit, for changes, or `None` if its chunk has no memory.
     pub(super) fn owners_mut(&mut self, unit: u64) -> Option<&mut u16> {
         let (chunk, at) = split(unit);
         self.chunks.get_mut(chunk)?.as_mut().map(|chunk| &mut chunk.owners[at])
@@ -231,7 +231,7 @@ impl Chunks {
         }
     }
 
-    /// The first free unit from `from` on.
+    /// Returns the first free unit from `from` on.
     pub(super) fn next_free(&self, from: u64) -> Option<u64> {
         let (number, at) = split(from);
         let here = match self.chunks.get(number)? {

@@ -1,7 +1,7 @@
 //! Allocation units of a pool: owner counts and free units.
 //!
-//! Owns the number of owners of each unit, the free units, and the reserve. Does not own the time at which a released
-//! unit becomes free ([`limbo`](crate::state::limbo)), nor the pages in metadata units ([`pages`]).
+//! Owns the number of owners of each unit, the free units, and the reserve. Does not decide when a released unit
+//! becomes free ([`limbo`](crate::state::limbo)), and does not own the pages in metadata units ([`pages`]).
 //!
 //! - I1: free + data + metadata + limbo + fixed = all units, at any time.
 //! - I2: a free unit has no owner. Data never takes the last `reserve` free units; metadata may.
@@ -27,11 +27,11 @@ const META: u16 = u16::MAX;
 /// Owner count of a unit that is never data nor free: superblocks, their copies, journal, labels.
 const FIXED: u16 = u16::MAX - 1;
 
-/// Most chunks that one call of `find_window` visits.
+/// Largest number of chunks that one call of `find_window` visits.
 const WINDOW_CHUNKS: usize = 8;
-/// Most bitmap words that a search for the longest free runs visits: 16 million units, if all are in use.
+/// Largest number of bitmap words that a search for the longest free runs visits: 16 million units, if all are in use.
 const MOST_SEARCHED: u64 = 1 << 18;
-/// Part of the pool that must stay free if copies of shared units take whole windows, as a shift: an eighth.
+/// Fraction of the pool that must stay free if copies of shared units take whole windows: an eighth, given as a shift.
 const PLENTY_SHIFT: u32 = 3;
 
 /// Number of units by use.
@@ -50,19 +50,20 @@ pub(crate) struct Counts {
 pub(crate) struct Units {
     chunks: Chunks,
     counts: Counts,
-    /// Start of the next search. It moves on with each allocation, so that consecutive allocations are adjacent.
+    /// First unit that the next search examines. It moves on with each allocation, so that consecutive allocations are
+    /// adjacent.
     cursor: u64,
     meta_cursor: u64,
     window_cursor: u64,
-    /// Freed units to discard, while background discard is on.
+    /// Freed units to discard. `None` while background discard is off.
     stale: Option<Stale>,
-    /// Units of `counts.limbo` that are set aside while they are discarded.
+    /// Number of units in `counts.limbo` that are set aside while they are discarded.
     aside: u64,
-    /// Units of `counts.limbo` that are in [`quarantine`](crate::state::quarantine). The list below has their runs,
-    /// except those in barred chunks.
+    /// Number of units in `counts.limbo` that are in [`quarantine`](crate::state::quarantine). The list below has their
+    /// runs, except those in barred chunks.
     quarantined: u64,
     quarantine: Vec<(u64, u64)>,
-    /// Free units that only metadata may take (I2).
+    /// Number of free units that only metadata may take (I2).
     pub(crate) reserve: u64,
     /// Range of free counts (first, length) within which the space state cannot change.
     calm: (u64, u64),
@@ -100,12 +101,12 @@ impl Units {
         self.counts
     }
 
-    /// Free units that data may take.
+    /// Returns the number of free units that data may take.
     pub(crate) fn available(&self) -> u64 {
         self.counts.free.saturating_sub(self.reserve)
     }
 
-    /// Returns whether the number of free units is within the range given to [`Units::set_calm`].
+    /// Returns true if the number of free units is within the range given to [`Units::set_calm`].
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.counts.free.wrapping_sub(self.calm.0) < self.calm.1
@@ -128,8 +129,8 @@ impl Units {
         Some(unit)
     }
 
-    /// Finds `count` adjacent free units, aligned to `count`, a power of two of at most 64, for [`Units::alloc_at`].
-    /// `None` if free space is short or a bounded search finds none.
+    /// Finds `count` adjacent free units, aligned to `count`, for [`Units::alloc_at`]. `count` is a power of two of at
+    /// most 64. Returns `None` if free space is short or a bounded search finds none.
     pub(crate) fn find_window(&mut self, count: u64) -> Option<u64> {
         if self.available() < count + (self.counts.total >> PLENTY_SHIFT) {
             return None;
@@ -191,12 +192,12 @@ impl Units {
         self.chunks.owners(unit) == META
     }
 
-    /// Owners of a data unit; 0 for any other.
+    /// Returns the number of owners of a data unit; 0 for any other.
     pub(crate) fn owners(&self, unit: u64) -> u16 {
         Some(self.chunks.owners(unit)).filter(|owners| *owners <= MAX_OWNERS).unwrap_or(0)
     }
 
-    /// Adds an owner. Returns false if the unit is not data or has the most owners.
+    /// Adds an owner. Returns false if the unit is not data, or has the largest possible number of owners.
     pub(crate) fn get(&mut self, unit: u64) -> bool {
         match self.chunks.owners_mut(unit) {
             Some(owners) if (1..MAX_OWNERS).contains(owners) => *owners += 1,
@@ -295,7 +296,7 @@ impl Units {
         self.quarantined
     }
 
-    /// Recovery: returns whether a unit is in quarantine. Valid only while limbo has no other units.
+    /// Recovery: returns true if a unit is in quarantine. Valid only while limbo has no other units.
     pub(crate) fn is_quarantined(&self, unit: u64) -> bool {
         unit < self.counts.total && !self.chunks.is_free(unit) && self.chunks.owners(unit) == 0
     }
@@ -312,7 +313,7 @@ impl Units {
         self.stale.is_some()
     }
 
-    /// Listed units, freed and not discarded since.
+    /// Returns the number of listed units, freed and not discarded since.
     pub(crate) fn stale_units(&self) -> u64 {
         self.stale.as_ref().map_or(0, Stale::units)
     }

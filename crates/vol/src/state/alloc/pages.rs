@@ -5,9 +5,10 @@
 //!
 //! - I1: a metadata unit whose last page is freed stops being metadata (except for the pages of `keep`).
 //! - I2: a page given up since the last checkpoint is not free yet: the checkpoint on the device needs it.
-//! - I3: in a pool with two copies each metadata unit has a partner, which is metadata for as long as the unit is and
-//!   holds the second copies of its pages at the same offsets. So pages are counted, taken and freed as in any other
-//!   pool, and only units come and go in pairs. The partner lies on another member, else half the pool away.
+//! - I3: in a pool with two copies each metadata unit has a partner. The partner is metadata as long as the unit is,
+//!   and holds the second copies of its pages at the same offsets. So pages are counted, taken and freed like those of
+//!   any other pool; only units are taken and freed in pairs. The partner lies on another member, or else half the pool
+//!   away.
 //!
 //! Called by checkpoints and recovery, under the pool's lock.
 
@@ -27,9 +28,9 @@ pub(crate) struct Pages {
     partial: BTreeMap<u64, Mask>,
     free: u64,
     used: u64,
-    /// Only pages of fully written units are sure to have space on the host ([`stock`](crate::engine::stock)).
+    /// True if only pages of fully written units are sure to have space on the host ([`stock`](crate::engine::stock)).
     pub(crate) sparse: bool,
-    /// Free pages that stay metadata even if their units become empty.
+    /// Number of free pages that stay metadata even if their units become empty.
     pub(crate) keep: u64,
     /// Pages of the last durable checkpoint that the next one does not have (I2).
     given_up: Vec<u64>,
@@ -72,12 +73,12 @@ impl Pages {
         }
     }
 
-    /// Units allocated per unit of pages.
+    /// Returns the number of units allocated per unit of pages.
     pub(crate) fn copies(&self) -> u64 {
         if self.partners.is_some() { 2 } else { 1 }
     }
 
-    /// Partner units of these pages, in the same order; empty in a pool with one copy.
+    /// Returns the partner units of these pages, in the same order; empty in a pool with one copy.
     pub(crate) fn seconds_of(&self, addresses: &[u64]) -> Vec<u32> {
         let Some(partners) = &self.partners else { return Vec::new() };
         let partner = |at: &u64| partners.get(&(at >> self.unit_shift)).copied();
@@ -129,24 +130,24 @@ impl Pages {
         self.used
     }
 
-    /// Pages that can be taken now.
+    /// Returns the number of pages that can be taken now.
     pub(crate) fn available(&self, units: &Units) -> u64 {
         self.free + units.counts().free / self.copies() * self.per_unit()
     }
 
-    /// Free pages that are sure to have space on the host.
+    /// Returns the number of free pages that are sure to have space on the host.
     pub(crate) fn stock(&self) -> u64 {
         if self.sparse { self.free } else { u64::MAX }
     }
 
-    /// Approximate number of units whose space is kept as free pages.
+    /// Returns the approximate number of units whose space is kept as free pages.
     pub(crate) fn stocked_units(&self) -> u64 {
         if self.sparse { self.free / self.per_unit() } else { 0 }
     }
 
-    /// Free pages of metadata units, beginning with those that would be taken last: a block written to one of the first
-    /// of these survives longest. All have space on the host, and nothing else is written to them unless a checkpoint
-    /// is in progress.
+    /// Returns the free pages of metadata units, beginning with those that would be taken last: a block written to one
+    /// of the first of these survives longest. All have space on the host, and nothing else is written to them unless a
+    /// checkpoint is in progress.
     pub(crate) fn last_free(&self) -> impl Iterator<Item = u64> {
         let has = |mask: &Mask, page: u64| mask[(page >> 6) as usize] >> (page & 63) & 1 != 0;
         self.partial.iter().rev().flat_map(move |(unit, mask)| {
@@ -168,8 +169,8 @@ impl Pages {
         }
     }
 
-    /// Takes `count` pages, addresses ascending within each unit. Large requests take whole units, so that they can be
-    /// read in one go. Returns `None`, taking nothing, if there are too few.
+    /// Takes `count` pages, with ascending addresses within each unit. Large requests take whole units, so that their
+    /// pages can be read with one call. If there are too few pages, takes none and returns `None`.
     pub(crate) fn take(&mut self, count: u64, units: &mut Units) -> Option<Vec<u64>> {
         if self.available(units) < count {
             return None;
@@ -261,7 +262,7 @@ impl Pages {
         self.given_up.push(address);
     }
 
-    /// Number of pages given up since the last checkpoint.
+    /// Returns the number of pages given up since the last checkpoint.
     pub(crate) fn given_up(&self) -> u64 {
         self.given_up.len() as u64
     }
@@ -323,12 +324,12 @@ fn full_mask(pages: u64) -> Mask {
 mod tests {
     use super::*;
 
-    /// Reference to a page of a pool with one copy.
+    /// Returns the reference to a page of a pool with one copy.
     fn at(address: u64) -> PageRef {
         PageRef { address, checksum: 1, second: 0 }
     }
 
-    /// Pages of a pool with two copies and units of 64 KiB. The members begin at these units.
+    /// Returns the pages of a pool with two copies and units of 64 KiB. The members begin at these units.
     fn paired(members: &[u64]) -> Pages {
         Pages { partners: Some(BTreeMap::new()), members: members.to_vec(), ..Pages::new(16) }
     }

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-/// Most runs in the list: 1 MiB of memory.
+/// Largest number of runs in the list: 1 MiB of memory.
 pub(super) const MOST_RUNS: usize = 65_536;
 
 /// Freed units as runs (first, count), oldest first.
@@ -54,7 +54,7 @@ impl Stale {
         Some(unit)
     }
 
-    /// Number of listed units. A unit that was allocated and freed again counts twice.
+    /// Returns the number of listed units. A unit that was allocated and freed again counts twice.
     pub(super) fn units(&self) -> u64 {
         self.units
     }

@@ -2,10 +2,10 @@
 //!
 //! Owns the memory of nodes. The use of nodes, and their parents, are recorded in `nodes`, under the pool's lock.
 //!
-//! Chunk `k` holds twice as many nodes as the one before it, so a few chunks hold any number of nodes, and finding one
-//! takes a count of leading zeroes and one load. Each arena chooses the size of its first chunk. Untouched memory costs
-//! nothing, so an arena that every I/O reads has a first chunk large enough for most pools: there all its nodes are in
-//! one piece.
+//! Chunk `k` holds twice as many nodes as the one before it. So a few chunks hold any number of nodes, and finding a
+//! node takes a count of leading zeroes and one load. Each arena chooses the size of its first chunk. Untouched memory
+//! is not allocated by the system, so an arena that every I/O reads has a first chunk large enough for most pools: all
+//! of its nodes are in one piece there.
 //!
 //! Memory beyond the first 2 MiB of an arena is advised to use huge pages, as replays and lookups access it at random.
 //!
@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use sheave_base::huge_pages::{self, HUGE_PAGE};
 use sheave_base::sync::atomic::AtomicU64;
 
-/// Nodes of the first chunk, as a power of two, if the arena does not choose otherwise.
+/// Binary logarithm of the number of nodes in the first chunk, if the arena does not choose another one.
 const FIRST_SHIFT: u32 = if cfg!(shuttle) { 1 } else { 6 };
 /// Number of chunks: enough for all node numbers.
 const CHUNKS: usize = 26;
@@ -49,7 +49,7 @@ impl Arena {
         self.chunks.get(chunk)?.get()?.get((node << self.shift) + word)
     }
 
-    /// Number of the first word of a node, in a sequence of the words of all nodes.
+    /// Returns the number of the first word of a node, in a sequence of the words of all nodes.
     #[inline(always)]
     pub(crate) fn first_word(&self, id: u32) -> u64 {
         u64::from(id) << self.shift
@@ -85,7 +85,7 @@ impl Arena {
         (1 << (self.first_shift + chunk as u32)) - (1 << self.first_shift)
     }
 
-    /// Chunk of a node, and its index in the chunk.
+    /// Returns the chunk of a node, and its index in the chunk.
     #[inline(always)]
     fn place(&self, id: u32) -> (usize, usize) {
         // Adding the size of the first chunk makes the position of the highest bit the number of the chunk.

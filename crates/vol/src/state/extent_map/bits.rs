@@ -12,7 +12,7 @@ use super::tree::{EntryPlace, Tree};
 
 impl Tree {
     /// Marks blocks of a unit as written. `entry` has `DIRTY` and is stored before the bits (I4 of
-    /// [`extent_map`](super)), as a writer that sees a bit may overwrite the block.
+    /// [`extent_map`](super)), because a writer that sees a bit may overwrite the block.
     pub(crate) fn write_blocks(&mut self, place: EntryPlace, entry: Entry, first: u32, count: u32) {
         debug_assert!(entry.has(Entry::ALLOC | Entry::DIRTY));
         self.store(place, entry);
@@ -131,7 +131,7 @@ impl Tree {
         self.leaves.add_written(leaf, blocks_written, 0);
     }
 
-    /// Returns whether all blocks of a unit are written, and whether any is.
+    /// Returns two flags: true if all blocks of a unit are written, and true if any block is.
     pub(crate) fn written(&self, place: EntryPlace) -> (bool, bool) {
         let blocks = self.map.geometry.blocks();
         let (written, run) = self.map.written_run(place.leaf, place.slot, 0, blocks);

@@ -16,7 +16,7 @@
 //! | `LISTED` | the unit is in the list that the next commit records |
 //!
 //! `ALLOC` and `FULL` are the highest bits, followed by the flags that writers need too. So one comparison of numbers
-//! finds out whether an entry is [plain](super::plain).
+//! shows whether an entry is [plain](super::plain).
 //!
 //! - I1: an entry changes only under the pool's lock. It is read without the lock.
 //! - I2: written bits of an entry without `ALLOC` are 0.
@@ -28,10 +28,10 @@
 
 use crate::format::BLOCK_SHIFT;
 
-/// Leaves of an index node, as a power of two.
+/// Binary logarithm of the number of leaves of an index node.
 pub(crate) const INDEX_SHIFT: u32 = 8;
 
-/// Position of the written bits in an entry, and the most blocks that they can cover.
+/// Position of the written bits in an entry, and the number of blocks that they can cover.
 const BITS_SHIFT: u32 = 34;
 const MOST_BITS: u32 = 16;
 
@@ -49,7 +49,7 @@ impl Entry {
     pub(crate) const HANDED: u64 = 1 << 58;
     pub(crate) const LISTED: u64 = 1 << 57;
     pub(crate) const RECALLED: u64 = 1 << 56;
-    /// Flags of which each one says that writes to unwritten blocks may be in flight.
+    /// Flags each of which means that writes to unwritten blocks may be in flight.
     pub(crate) const WRITERS: u64 = Self::HANDED | Self::RECALLED;
     /// Flags that concern one volume (I3).
     pub(crate) const OF_ONE: u64 = Self::OWN | Self::WRITERS | Self::LISTED;
@@ -60,7 +60,7 @@ impl Entry {
     pub(super) const PHYS: u64 = (1 << BITS_SHIFT) - 1;
     const BITS: u64 = ((1 << MOST_BITS) - 1) << BITS_SHIFT;
 
-    /// Entry for a unit that no other volume has.
+    /// Returns the entry for a unit that no other volume has.
     #[inline]
     pub(crate) fn at(phys: u64) -> Entry {
         Entry(Self::ALLOC | Self::OWN | Self::READY | phys & Self::PHYS)
@@ -98,7 +98,7 @@ impl Entry {
         self.has(Self::ALLOC)
     }
 
-    /// Written bits stored in the entry itself.
+    /// Returns the written bits stored in the entry itself.
     #[inline(always)]
     pub(crate) fn bits(self) -> u64 {
         (self.0 & Self::BITS) >> BITS_SHIFT
@@ -110,25 +110,25 @@ impl Entry {
         Entry(self.0 & !Self::BITS | bits << BITS_SHIFT & Self::BITS)
     }
 
-    /// Returns whether other volumes may have the unit.
+    /// Returns true if other volumes may have the unit.
     #[inline]
     pub(crate) fn is_shared(self) -> bool {
         self.0 & (Self::ALLOC | Self::OWN) == Self::ALLOC
     }
 
-    /// Returns whether the unit is being copied or zeroed.
+    /// Returns true if the unit is being copied or zeroed.
     #[inline]
     pub(crate) fn is_busy(self) -> bool {
         self.0 & (Self::ALLOC | Self::READY) == Self::ALLOC
     }
 
-    /// Returns whether a writer must call `map_blocking` although the entry has a unit.
+    /// Returns true if a writer must call `map_blocking` although the entry has a unit.
     #[inline]
     pub(crate) fn stops_writes(self) -> bool {
         self.is_shared() || self.is_busy()
     }
 
-    /// Returns whether both entries have the same unit, or are both holes.
+    /// Returns true if both entries have the same unit, or are both holes.
     #[inline]
     pub(crate) fn same_place(self, other: Entry) -> bool {
         (self.0 ^ other.0) & (Self::ALLOC | Self::PHYS) == 0
@@ -138,13 +138,13 @@ impl Entry {
 /// Sizes common to all maps of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
-    /// Bytes of an allocation unit, as a power of two: 12 to 20.
+    /// Binary logarithm of the number of bytes of an allocation unit: 12 to 20.
     pub(crate) unit_shift: u32,
     pub(crate) leaf_shift: u32,
 }
 
 impl Geometry {
-    /// Geometry for units of `1 << unit_shift` bytes. A leaf and its written bits fit one block of 4 KiB.
+    /// Returns the geometry for units of `1 << unit_shift` bytes. A leaf and its written bits fit one block of 4 KiB.
     pub(crate) fn new(unit_shift: u32) -> Geometry {
         let unit_shift = unit_shift.clamp(BLOCK_SHIFT, 20);
         Geometry { unit_shift, leaf_shift: if unit_shift <= 17 { 8 } else { 8 - (unit_shift - 16) / 2 } }
@@ -168,18 +168,18 @@ impl Geometry {
         1 << self.leaf_shift
     }
 
-    /// Returns whether entries hold the written bits of their units.
+    /// Returns true if entries hold the written bits of their units.
     #[inline(always)]
     pub(crate) fn has_bits_in_entries(&self) -> bool {
         self.blocks() <= MOST_BITS
     }
 
-    /// Words of written bits beside the entries of a leaf, as a power of two.
+    /// Returns the binary logarithm of the number of words of written bits beside the entries of a leaf.
     pub(crate) fn bits_shift(&self) -> u32 {
         self.leaf_shift + self.blocks_shift() - 6
     }
 
-    /// Units below one slot of a top, as a power of two.
+    /// Returns the binary logarithm of the number of units below one slot of a top.
     #[inline(always)]
     pub(crate) fn slot_shift(&self) -> u32 {
         self.leaf_shift + INDEX_SHIFT

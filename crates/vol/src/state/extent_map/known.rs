@@ -1,4 +1,5 @@
-//! Cache of the leaves that a replay has changed, by their places in maps: further records about them need no walk.
+//! Cache of the leaves that a replay has changed, by their places in maps. Further records about these leaves need no
+//! walk.
 //!
 //! Owns the cache, which exists while a journal is replayed. A journal may name units of ten thousand volumes in turn,
 //! and the path from a volume's number to a leaf is a chain of a dozen dependent cache misses. This cache is small and
@@ -15,8 +16,8 @@
 use crate::format::INDEX_CHILDREN;
 
 const LEAF_ENTRIES: usize = INDEX_CHILDREN;
-/// Length of `guesses` and of `turns`: a power of two, more than the leaves that a journal changes and the volumes of a
-/// pool.
+/// Length of `guesses` and of `turns`. It is a power of two, larger than the number of leaves that a journal changes,
+/// and than the number of volumes of a pool.
 const SLOTS: usize = 1 << 16;
 
 /// Leaf cache of a replay.
@@ -29,7 +30,7 @@ pub(crate) struct Known {
     /// Allocated entries of each leaf, by its number.
     spaces: Vec<Space>,
     /// Number of times that the cache has forgotten all leaves of a volume, by volume number. Volume numbers that
-    /// collide share one count, which only costs extra walks.
+    /// collide share one count; the only effect is extra walks.
     turns: Box<[u32]>,
     /// Number of removals from the cache.
     forgotten: u64,
@@ -83,7 +84,7 @@ impl Known {
         self.guesses[slot_of(volume, place)]
     }
 
-    /// Returns whether `leaf` is at that place.
+    /// Returns true if `leaf` is at that place.
     #[inline]
     pub(super) fn is_right(&self, leaf: u32, volume: u32, place: u64) -> bool {
         self.ways.get(leaf as usize).is_some_and(|way| way.leads(volume, self.turn(volume), place))
@@ -110,7 +111,7 @@ impl Known {
         self.guesses[slot_of(volume, place)] = leaf;
     }
 
-    /// Notes whether an entry of a leaf has a unit.
+    /// Records if an entry of a leaf has a unit.
     #[inline]
     pub(super) fn set_space(&mut self, leaf: u32, slot: usize, has: bool) {
         let Some(space) = self.spaces.get_mut(leaf as usize) else { return };

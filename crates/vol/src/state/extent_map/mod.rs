@@ -44,11 +44,11 @@ pub(crate) use arena::Arena;
 pub(crate) use entry::{Entry, Geometry, INDEX_SHIFT};
 pub(crate) use top::Top;
 
-/// Flag on the number of a node: the node may have other parents.
+/// Flag in the number of a node: the node may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
 
-/// Leaves of the first chunk, as a power of two: enough for 256 GiB in units of 64 KiB. They take 32 MiB of addresses,
-/// and memory as they are used. Small in tests, so that these use several chunks.
+/// Binary logarithm of the number of leaves in the first chunk: enough for 256 GiB in units of 64 KiB. They take 32 MiB
+/// of addresses, and memory only as they are used. Small in tests, so that tests use several chunks.
 const FIRST_LEAVES_SHIFT: u32 = if cfg!(any(test, shuttle)) { 1 } else { 14 };
 
 /// Node number of a word, without the tag.
@@ -69,7 +69,7 @@ pub(crate) struct ExtentMap {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) entry: Entry,
-    /// A word on the path has `TAG`.
+    /// True if a word on the path has `TAG`.
     pub(crate) tagged: bool,
     /// Number of the leaf, 0 if there is none.
     pub(crate) leaf: u32,
@@ -115,8 +115,8 @@ impl ExtentMap {
         }
     }
 
-    /// Returns whether block `first` of a unit is written, and how many blocks from it on, of `most`, are in the same
-    /// state.
+    /// Returns true if block `first` of a unit is written. Also returns the number of blocks from there on, at most
+    /// `most`, that are in the same state.
     #[inline]
     pub(crate) fn written_run(&self, leaf: u32, slot: usize, first: u32, most: u32) -> (bool, u32) {
         if self.geometry.has_bits_in_entries() {
@@ -231,13 +231,14 @@ impl ExtentMap {
         Some(Mapping::new(MappingKind::Unwritten, pos, whole, addr).flags(flags))
     }
 
-    /// Bytes from `pos`, at most `len`, up to the next position where a leaf could begin.
+    /// Returns the number of bytes from `pos`, at most `len`, up to the next position where a leaf could begin.
     fn no_leaf(&self, pos: u64, len: u64) -> u64 {
         let leaf = self.geometry.unit_bytes() << self.geometry.leaf_shift;
         len.min(leaf - (pos & (leaf - 1)))
     }
 
-    /// Bytes from `pos`, at most `len`, that are contiguous in the pool, in units that `like` accepts.
+    /// Returns the number of bytes from `pos`, at most `len`, that are contiguous in the pool and lie in units that
+    /// `like` accepts.
     fn extend(&self, top: &Top, pos: u64, len: u64, first: Entry, like: impl Fn(Entry, bool) -> bool) -> u64 {
         let geometry = &self.geometry;
         let from = pos >> geometry.unit_shift;
@@ -253,8 +254,9 @@ impl ExtentMap {
         len.min((unit << geometry.unit_shift) - pos)
     }
 
-    /// Returns whether the block at `pos` is written, how many bytes (at most `len`, in one unit) are in the same
-    /// state, and the entry as it was afterwards. Fails with `Again` if the unit has moved meanwhile.
+    /// Returns three results: true if the block at `pos` is written; the number of bytes, at most `len` and in one
+    /// unit, that are in the same state; and the entry as it was afterwards. Fails with `Again` if the unit has moved
+    /// meanwhile.
     #[inline]
     fn block_run(&self, top: &Top, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64, Entry), Status> {
         let offset = pos & (self.geometry.unit_bytes() - 1);
@@ -274,7 +276,7 @@ impl ExtentMap {
     }
 }
 
-/// Returns the lowest bit, and how many bits from it on, at most `most`, are equal to it.
+/// Returns the lowest bit, and the number of consecutive bits from there on that equal it, at most `most`.
 #[inline]
 fn run_of(bits: u64, most: u32) -> (bool, u32) {
     let written = bits & 1 != 0;

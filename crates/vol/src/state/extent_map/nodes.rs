@@ -11,7 +11,7 @@
 
 use crate::format::page::PageRef;
 
-/// Most nodes of a kind: node numbers stay below the tag.
+/// Largest number of nodes of a kind: node numbers stay below the tag.
 pub(super) const MAX_NODES: u32 = 1 << 30;
 
 /// Flag in the list of free node numbers: all words of that node are 0.
@@ -23,9 +23,9 @@ const _: () = assert!(MAX_NODES <= BLANK);
 #[repr(align(32))]
 pub(crate) struct Node {
     pub(crate) parents: u32,
-    /// Words that are not 0.
+    /// Number of words that are not 0.
     pub(crate) used: u32,
-    /// Written blocks, for a leaf.
+    /// Number of written blocks, for a leaf.
     pub(crate) written: u32,
     /// Page of the node in the last checkpoint. It is up to date unless the node is dirty.
     pub(crate) page: PageRef,

@@ -2,7 +2,7 @@
 //!
 //! Owns the meaning of *plain* in a map. Almost every read and overwrite is plain; the other lookups of [`ExtentMap`]
 //! handle the rest. One short loop looks up a batch. Its iterations are independent, so the processor overlaps their
-//! cache misses: a map that is in no cache costs one wait per batch, and not one per entry.
+//! cache misses: with a map that is in no cache, a batch waits for memory once, and not once per entry.
 //!
 //! Called by volumes, within a section of the volume's grace.
 

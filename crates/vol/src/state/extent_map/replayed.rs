@@ -1,7 +1,7 @@
 //! Replay's use of the leaf cache: caching, prefetching, and applying records to cached leaves.
 //!
-//! Owns the rules by which leaves enter and leave the [cache](super::known) (K1), and discards in them. The cache
-//! exists only during a replay.
+//! Owns the rules according to which leaves enter and leave the [cache](super::known) (K1), and discards in cached
+//! leaves. The cache exists only during a replay.
 //!
 //! Called by recovery, and by changes of maps.
 
@@ -12,7 +12,7 @@ use super::known::{Known, Space};
 use super::tree::{EntryPlace, Tree};
 use crate::format::record::Record;
 
-/// Records prefetched together: the most unit records that a journal block can have.
+/// Number of records prefetched together: the largest number of unit records that a journal block can have.
 pub(crate) const ASKED: usize = 128;
 
 /// Places of the units of prefetched records. Valid until anything is removed from the cache.
@@ -83,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// Replaces an entry, in a pool whose entries have the written bits. Returns whether the old one had a unit.
+    /// Replaces an entry, in a pool whose entries have the written bits. Returns true if the old entry had a unit.
     fn exchange_replayed(&mut self, EntryPlace { leaf, slot }: EntryPlace, new: Entry) -> bool {
         let Some(word) = self.map.leaves.word(leaf, slot) else { return false };
         let old = Entry(word.load(Ordering::Relaxed)); // Relaxed, both: no lookups during a replay.
@@ -133,8 +133,8 @@ impl Tree {
     }
 
     /// Prefetches the data that up to [`ASKED`] records will change, and returns the places of units in cached leaves.
-    /// None of these loads depends on another of the same kind: first all places are loaded, then all entries, so that
-    /// the processor overlaps many of them. Applying the records one by one would not.
+    /// First all places are loaded, then all entries. No load depends on another of the same step, so the processor
+    /// overlaps many of them, which it could not if the records were applied one by one.
     pub(crate) fn ask_for(&self, records: &[Record]) -> Asked {
         let mut places = [NOWHERE; ASKED];
         let Some(known) = &self.known else { return Asked { places, forgotten: 0 } };

@@ -19,10 +19,10 @@ struct Pair {
     plain: Vec<BTreeMap<u64, (u64, Vec<bool>)>>,
 }
 
-/// Places of the shortcut table.
+/// Number of places in the shortcut table.
 const PLACES: u64 = 1 << 12;
 
-/// Units of a volume: several slots of the top.
+/// Number of units of a volume: several slots of the top.
 const UNITS: u64 = 200_000;
 
 impl Pair {

@@ -24,11 +24,12 @@ use sheave_base::sync::{Mutex, MutexGuard};
 
 use super::arena::Arena;
 
-/// Most places of the shortcut table: 8 MiB of memory if all are touched, 16 TiB of data in units of 64 KiB.
+/// Largest number of places of the shortcut table: 8 MiB of memory if all are touched, 16 TiB of data in units of 64
+/// KiB.
 const MAX_PLACES: u64 = 1 << 20;
-/// A word of the table has the epoch from this bit on. Below it is the number of the leaf's first entry among those of
-/// all leaves ([`Arena::first_word`]). So one subtraction finds an entry's place, and one comparison says both that the
-/// word is valid and that the entry is there.
+/// Position of the epoch in a word of the table. Below it is the number of the leaf's first entry, counted over the
+/// entries of all leaves ([`Arena::first_word`]). So one subtraction finds an entry's place, and one comparison shows
+/// both that the word is valid and that the entry is there.
 const EPOCH_SHIFT: u32 = 40;
 const LAST_EPOCH: u64 = if cfg!(any(test, shuttle)) { 40 } else { (1 << (64 - EPOCH_SHIFT)) - 2 };
 /// Epoch while the table is zeroed. No word has it.
@@ -45,9 +46,9 @@ thread_local! {
 /// The root of an extent map.
 #[derive(Debug)]
 pub(crate) struct Top {
-    /// Number of words that are not 0. `slots` has their slots; [`Top::set_word`] keeps both. A volume may have a
-    /// quarter of a million slots and use one, so scans of a map go by `slots`. Its mutex is taken under the pool's
-    /// lock only.
+    /// Number of words that are not 0. `slots` has their slots; [`Top::set_word`] updates both. A volume may have a
+    /// quarter of a million slots and use one, so scans of a map use `slots`. Its mutex is taken under the pool's lock
+    /// only.
     used: AtomicU64,
     slots: Mutex<BTreeSet<u32>>,
     epoch: AtomicU64,
@@ -67,7 +68,7 @@ struct Words {
 /// Words of consecutive slots, allocated with the first of them.
 type Page = OnceLock<Box<[AtomicU64]>>;
 
-/// Slots of the arena, and of each page, as a power of two.
+/// Binary logarithm of the number of slots in the arena, and in each page.
 const PAGE_SHIFT: u32 = 10;
 const PAGES: usize = 1 << 10;
 
@@ -100,7 +101,7 @@ impl Words {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways<'a> {
     places: &'a [AtomicU64],
-    /// Shifted as in a word of the table.
+    /// Epoch, shifted as in a word of the table.
     epoch: u64,
     // Mask of a word. It keeps `TAGGED` for writers, so that a tagged word is never valid for them.
     looked_at: u64,
@@ -130,7 +131,7 @@ impl Top {
         }
     }
 
-    /// Grace of all lookups through this top (T3).
+    /// Returns the grace of all lookups through this top (T3).
     pub(crate) fn grace(&self) -> &Arc<Grace> {
         &self.grace
     }
@@ -174,7 +175,7 @@ impl Top {
         self.slots().range(..end).next_back().map(|slot| u64::from(*slot))
     }
 
-    /// Number of slots that have an index node.
+    /// Returns the number of slots that have an index node.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed) // Relaxed: under the lock.
     }

@@ -1,7 +1,7 @@
 //! Changes of extent maps, under the pool's lock: making paths exclusive, copying shared nodes, storing entries.
 //!
 //! Owns the reference counts of nodes, units and pages, and the stores that lock-free lookups race with. Does not own
-//! journal records, nor the time at which released space is reused: it collects what is released in [`Freed`].
+//! journal records, and does not decide when released space is reused: it collects what is released in [`Freed`].
 //!
 //! - I1: a node is changed in place only while it has one parent (a settling snapshot changes it for both parents at
 //!   once). A parent that has released the node still counts as one until the release has passed the deferred-free
@@ -36,11 +36,11 @@ pub(crate) struct Tree {
     pub(crate) freed: LetGo,
     /// Children of the node that `Tree::reclaim` is working on. Empty between calls.
     passing: Freed,
-    /// Entries visited by releases and by sharing, since the lock was taken or the current part was begun.
+    /// Number of entries visited by releases and by sharing, since the lock was taken or the current part was begun.
     pub(super) work: u64,
     /// Replay cost of the map changes since the last checkpoint ([`work`](super::work)).
     pub(crate) cost: u64,
-    /// Entries and node words visited or zeroed since the pool was opened.
+    /// Number of entries and node words visited or zeroed since the pool was opened.
     #[cfg(test)]
     pub(crate) looked: u64,
     /// Largest `work` under one hold of the lock.
@@ -54,7 +54,7 @@ pub(crate) struct Tree {
     pub(crate) counts_later: bool,
     /// Present during replay: cache of the leaves that the journal has changed.
     pub(super) known: Option<Box<Known>>,
-    /// Replayed records whose leaf was not in `known` and needed a walk from the volume's top.
+    /// Number of replayed records whose leaf was not in `known` and needed a walk from the volume's top.
     #[cfg(test)]
     pub(crate) walked: u64,
 }
@@ -220,7 +220,7 @@ impl Tree {
         Ok((new, true))
     }
 
-    /// Returns whether the leaf of `unit` is reachable from more than one top.
+    /// Returns true if the leaf of `unit` is reachable from more than one top.
     #[cfg(any(debug_assertions, test))]
     pub(crate) fn is_way_shared(&self, top: &Top, unit: u64) -> bool {
         let (at, child, _) = self.split(unit);
@@ -230,7 +230,7 @@ impl Tree {
         self.index.is_shared(index) || self.leaves.is_shared(leaf)
     }
 
-    /// Returns whether each unit of `leaf` may get one more owner. Owners in the deferred-free queue count too, so a
+    /// Returns true if each unit of `leaf` may get one more owner. Owners in the deferred-free queue count too, so a
     /// unit may have more owners than there are volumes.
     fn can_share(&self, leaf: u32, map: &ExtentMap) -> bool {
         let words = map.leaves.node(leaf).unwrap_or_default();
@@ -473,7 +473,7 @@ impl Tree {
         }
     }
 
-    /// Returns whether a release keeps its reference until it has passed the deferred-free queue. Recovery has no
+    /// Returns true if a release keeps its reference until it has passed the deferred-free queue. Recovery has no
     /// lookups to wait for.
     fn is_put_later(&self, shared: bool) -> bool {
         shared && !self.counts_later
@@ -572,7 +572,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Nodes that the next checkpoint writes.
+    /// Returns the number of nodes that the next checkpoint writes.
     pub(crate) fn dirty_nodes(&self) -> u64 {
         self.index.dirty() + self.leaves.dirty()
     }

@@ -7,21 +7,21 @@
 //!   beyond.
 //! - W3: [`Tree::cost`] sums the map changes since the last checkpoint that a few bytes of a record can cause: copies
 //!   of maps, new nodes, discards of parts of leaves, sizes. A checkpoint is due at [`MOST_COST`]. Replaying the
-//!   journal costs as much again, and is refused when it costs much more ([`Bounds`]).
+//!   journal does the same work again, and is refused if the cost is much higher ([`Bounds`]).
 //!
 //! Called under the pool's lock, and by recovery.
 
 use super::tree::Tree;
 use crate::format::journal::Bounds;
 
-/// Most entries visited under one hold of the pool's lock. The largest hold undoes a copy, and visits the used slots of
-/// two tops; a commit, or a part of the deferred-free queue, visits far fewer. `docs/concepts/volumes.md` has the bound
-/// of each holder.
+/// Largest number of entries visited under one hold of the pool's lock. The largest hold undoes a copy, and visits the
+/// used slots of two tops; a commit, or a part of the deferred-free queue, visits far fewer. `docs/concepts/volumes.md`
+/// has the bound of each holder.
 #[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_HELD: u64 = 1 << 19;
 
-/// Most pages that a checkpoint makes: 16,384 map nodes and the pages above them, 22,508 checksum pages, and the table
-/// of 65,000 volumes.
+/// Largest number of pages that a checkpoint makes: 16,384 map nodes and the pages above them, 22,508 checksum pages,
+/// and the table of 65,000 volumes.
 #[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_PAGES: u64 = 1 << 16;
 

@@ -11,10 +11,10 @@ use sheave_base::sync::atomic::AtomicU32;
 
 use crate::format::MAX_SUMS;
 
-/// Words of a node, as a power of two: flags and checksums.
+/// Binary logarithm of the number of words of a node: flags and checksums.
 const NODE_SHIFT: u32 = 10;
 const _: () = assert!(MAX_SUMS < 1 << NODE_SHIFT);
-/// Nodes of the first chunk, as a power of two.
+/// Binary logarithm of the number of nodes in the first chunk.
 const FIRST_SHIFT: u32 = 4;
 /// Number of chunks: enough for the regions of the largest pool.
 const CHUNKS: usize = 36;
@@ -50,7 +50,7 @@ impl SumArena {
     }
 }
 
-/// Chunk of a region, and its index in the chunk.
+/// Returns the chunk of a region, and its index in the chunk.
 #[inline]
 fn place(region: u64) -> (usize, usize) {
     // Adding the size of the first chunk makes the position of the highest bit the number of the chunk.

@@ -14,7 +14,7 @@ use super::{Sums, crc};
 use crate::format::BLOCK;
 use crate::format::BLOCK_SHIFT;
 
-/// Pool blocks of a mapping.
+/// Returns the pool blocks of a mapping.
 pub(crate) fn blocks(piece: &Mapping) -> std::ops::Range<u64> {
     let first = piece.addr >> BLOCK_SHIFT;
     first..first + (piece.len >> BLOCK_SHIFT)
@@ -62,7 +62,7 @@ impl Sums {
         if self.stripes.end_all_alone(written()) { Ok(()) } else { Err(Status::Again) }
     }
 
-    /// Returns whether a mapping has marked blocks. Costs one load for each region without marks.
+    /// Returns true if a mapping has marked blocks. Needs one load for each region without marks.
     fn meets_mark(&self, piece: &Mapping) -> bool {
         let regions = self.region_at(piece.addr)..=self.region_at(piece.addr + piece.len - 1);
         regions.into_iter().any(|region| self.has_marks(region)) && blocks(piece).any(|block| self.is_marked(block))
@@ -95,8 +95,8 @@ impl Sums {
         Ok(())
     }
 
-    /// Copies the checksums of a unit to its copy, also those that do not match the data, so that the copy of a bad
-    /// block is bad.
+    /// Copies the checksums of a unit to its copy. Also copies checksums that do not match the data, so that the copy
+    /// of a bad block is bad.
     pub(crate) fn copied(&self, from: u64, to: u64) {
         let blocks = 1 << self.unit_shift;
         let (from, start) = (from << self.unit_shift, to << self.unit_shift);

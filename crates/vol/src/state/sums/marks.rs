@@ -1,8 +1,8 @@
 //! Marks of bad blocks: a block reported bad stays bad until it is rewritten.
 //!
-//! Owns the set of marked blocks. A checksum alone does not keep a block bad, as after a crash the checksums of open
-//! regions are computed from the data on the device. So a bad block also gets a mark: first a journal record, then part
-//! of the page of its region.
+//! Owns the set of marked blocks. A checksum alone does not keep a block bad: after a crash, the checksums of open
+//! regions are computed from the data on the device. So a bad block also gets a mark. The mark is first a journal
+//! record, then part of the page of its region.
 //!
 //! - M1: a mark is durable before its block is reported as bad
 //!   ([`make_marks_durable`](crate::engine::inner::PoolInner::make_marks_durable)). Exceptions are a read-only pool and
@@ -22,7 +22,7 @@ use sheave_base::sync::atomic::Ordering;
 use super::{MarkTable, Sums};
 use crate::format::page::sums::Marked;
 
-/// Flag of a region, beside `OPEN` and `DIRTY`: it has marked blocks.
+/// Flag of a region, like `OPEN` and `DIRTY`: the region has marked blocks.
 const MARKED: u32 = 4;
 
 /// A block whose checksum did not match between two looks at its stripe.
@@ -41,7 +41,7 @@ impl Sums {
         self.flags(region).is_some_and(|flags| flags.load(Ordering::SeqCst) & MARKED != 0)
     }
 
-    /// Returns whether a block was reported bad and has not been rewritten since.
+    /// Returns true if a block was reported bad and has not been rewritten since.
     pub(crate) fn is_marked(&self, block: u64) -> bool {
         let (region, at) = self.place(block);
         self.has_marks(region) && self.marks(region)[at >> 6] >> (at & 63) & 1 != 0
@@ -146,7 +146,7 @@ impl Sums {
         table.durable = table.durable.max(set);
     }
 
-    /// Returns whether no write to the block has begun since it was found bad (M4).
+    /// Returns true if no write to the block has begun since it was found bad (M4).
     pub(crate) fn is_as_found(&self, found: &Mismatch) -> bool {
         self.stripes.quiet(found.block) == Some(found.word)
     }

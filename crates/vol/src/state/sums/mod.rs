@@ -9,8 +9,9 @@
 //! | [`unknown`] | blocks that could not be read when their checksums were due |
 //! | [`marks`] | blocks that were reported bad, and stay so |
 //!
-//! Checksums belong to blocks of the pool, so snapshots that share a block share its checksum. A write stores them when
-//! its data is on the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
+//! Checksums belong to blocks of the pool, so snapshots that share a block share its checksum. A write stores its
+//! checksums when its data is on the device, before it sets the written bits. A read compares them with its data.
+//! Volumes of such a pool have blocks of 4 KiB.
 //!
 //! Invariants:
 //! - S1: data, including copies of shared units, is written only to regions that are [open](Sums::is_open), and a
@@ -48,7 +49,7 @@ const OPEN: u32 = 1;
 /// Flag of a region: checksums have changed since the last checkpoint.
 const DIRTY: u32 = 2;
 
-/// CRC32C of a block's data.
+/// Returns the CRC32C of a block's data.
 #[inline]
 pub(crate) fn crc(block: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block) as u32
@@ -102,12 +103,13 @@ impl Sums {
         }
     }
 
-    /// Mismatches since the pool was opened.
+    /// Returns the number of mismatches since the pool was opened.
     pub(crate) fn mismatches(&self) -> u64 {
         self.mismatches.load(Ordering::Relaxed) // Relaxed: a statistic.
     }
 
-    /// Blocks whose data was accepted as found, with a checksum that differed from the stored one.
+    /// Returns the number of blocks whose data was accepted as found, with a checksum that differed from the stored
+    /// one.
     pub(crate) fn rebuilt(&self) -> u64 {
         self.rebuilt.load(Ordering::Relaxed) // Relaxed: a statistic.
     }
@@ -116,7 +118,7 @@ impl Sums {
         unit / self.region_units
     }
 
-    /// Region of a byte address of the pool.
+    /// Returns the region of a byte address of the pool.
     #[inline]
     pub(crate) fn region_at(&self, addr: u64) -> u64 {
         self.region(addr >> (self.unit_shift + BLOCK_SHIFT))
@@ -129,7 +131,7 @@ impl Sums {
         mapping.len(mapping.len.min(end - mapping.addr))
     }
 
-    /// Region of a pool block, and the block's index within it.
+    /// Returns the region of a pool block, and the block's index within it.
     #[inline]
     pub(crate) fn place(&self, block: u64) -> (u64, usize) {
         let unit = block >> self.unit_shift;
@@ -148,7 +150,7 @@ impl Sums {
         self.place(block).0
     }
 
-    /// Pool blocks of a unit.
+    /// Returns the pool blocks of a unit.
     pub(crate) fn blocks_of(&self, unit: u64) -> std::ops::Range<u64> {
         unit << self.unit_shift..(unit + 1) << self.unit_shift
     }
@@ -163,7 +165,7 @@ impl Sums {
         self.arena.node(region)?.first()
     }
 
-    /// Checksum of a pool block; `None` if its region has no memory.
+    /// Returns the checksum of a pool block, or `None` if its region has no memory.
     #[inline]
     pub(crate) fn get(&self, block: u64) -> Option<u32> {
         // Acquire: pairs with the Release store in `set`: a reader that has seen the block's written bit sees its
@@ -191,7 +193,7 @@ impl Sums {
         self.flags(region).is_some_and(|flags| flags.fetch_and(!DIRTY, Ordering::SeqCst) & DIRTY != 0) // SeqCst: S2
     }
 
-    /// Returns whether data may be written at a byte address of the pool (S1). Call it within a section of the volume's
+    /// Returns true if data may be written at a byte address of the pool (S1). Call it within a section of the volume's
     /// grace.
     #[inline]
     pub(crate) fn is_open(&self, addr: u64) -> bool {

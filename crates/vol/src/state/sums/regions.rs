@@ -9,8 +9,8 @@
 //! | intended | once the intent is durable | `INTENT` record, or page with `SUMS_OPEN` | a `visit` that finds it idle |
 //! | closing | no; `open` reopens it at once | the same | the first checkpoint after a grace of every volume: closed |
 //!
-//! - G1: a checkpoint that leaves a region intended writes its page with `SUMS_OPEN`, as the checkpoint discards the
-//!   `INTENT` record.
+//! - G1: a checkpoint that leaves a region intended writes its page with `SUMS_OPEN`, because the checkpoint discards
+//!   the `INTENT` record.
 //! - G2: a page without `SUMS_OPEN` is written only when no write to the region is in flight, and none can begin before
 //!   another intent is durable.
 //! - G3: `active` has every region that is intended or whose page is due. Checksums of other regions do not change, so
@@ -29,18 +29,18 @@ use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::state::everyone::Everyone;
 
-/// Most intended regions. Bounds the data that recovery after a crash reads to a few GiB.
+/// Largest number of intended regions. Bounds the data that recovery after a crash reads to a few GiB.
 const MAX_INTENDED: usize = 2048;
 /// Lower limit of `Regions::bound`: with fewer, regions of concurrent writes would force each other closed.
 const MIN_INTENDED: usize = 64;
-/// Regions opened by one intent, so that a sequential writer waits for a commit only now and then.
+/// Number of regions opened by one intent, so that a sequential writer waits for a commit only now and then.
 const TOGETHER: u64 = 8;
 const _: () = assert!(2 * MAX_INTENDED as u64 == Bounds::MOST_OPEN);
 
 #[derive(Debug, Default)]
 struct Region {
     page: PageRef,
-    /// The page has `SUMS_OPEN`.
+    /// True if the page has `SUMS_OPEN`.
     open_page: bool,
     intended: bool,
     /// Number of the intent, counted since the pool was opened.
@@ -48,7 +48,7 @@ struct Region {
     durable: bool,
     /// I/O that was in flight when the region began to close. No write is left once it has ended.
     closing: Option<Arc<Everyone>>,
-    /// The next checkpoint writes the page.
+    /// True if the next checkpoint writes the page.
     write: bool,
 }
 
@@ -59,15 +59,15 @@ pub(crate) struct Regions {
     map: BTreeMap<u64, Region>,
     active: BTreeSet<u64>,
     intended: usize,
-    /// Bound of `intended`; beyond it regions must close before others are intended.
+    /// Largest number of intended regions; beyond it, regions must close before others are intended.
     most: usize,
     intents: u64,
     /// Index pages of level 1 by their index. `upper` has the addresses of those above.
     first: BTreeMap<u64, PageRef>,
     pub(crate) upper: Vec<u64>,
     root: (PageRef, u16),
-    /// Every program that can open the pool supports marks, so pages and the journal may have them. Before the upgrade,
-    /// marks are in memory only.
+    /// True if every program that can open the pool supports marks, so that pages and the journal may have them. Before
+    /// the upgrade, marks are in memory only.
     knows_marks: bool,
     /// Recovery: number of regions that are open by their page or by an `INTENT` record.
     open_pages: usize,
@@ -110,7 +110,7 @@ impl Replayed {
         self.units.dedup();
     }
 
-    /// Requires [`Replayed::sort`] before.
+    /// Returns true if the set has the unit. [`Replayed::sort`] must have been called before.
     fn contains(&self, unit: u64) -> bool {
         self.units.binary_search(&unit).is_ok()
     }
@@ -150,7 +150,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns whether recovery after a crash would read the data of the unit.
+    /// Returns true if recovery after a crash would read the data of the unit.
     pub(crate) fn is_intended(&self, unit: u64) -> bool {
         self.map.get(&self.sums.region(unit)).is_some_and(|region| region.intended)
     }
@@ -230,7 +230,7 @@ impl Regions {
         self.replayed.sort();
     }
 
-    /// Recovery: returns whether the checkpoint has the checksums of a region, except those of
+    /// Recovery: returns true if the checkpoint has the checksums of a region, except those of
     /// [replayed](Self::is_replayed) units.
     pub(crate) fn is_exact(&self, region: u64) -> bool {
         self.map.get(&region).is_some_and(|region| !region.page.is_none() && !region.open_page)
@@ -243,7 +243,7 @@ impl Regions {
         open.flat_map(|id| id * per_region..((id + 1) * per_region).min(total)).collect()
     }
 
-    /// Recovery: returns whether the journal names the unit. Always false in pools with marks.
+    /// Recovery: returns true if the journal names the unit. Always false in pools with marks.
     pub(crate) fn is_replayed(&self, unit: u64) -> bool {
         self.replayed.contains(unit)
     }
@@ -260,7 +260,7 @@ impl Regions {
         self.replayed = Replayed::default();
     }
 
-    /// Recovery: keeps a region open, as some of its blocks could not be read (N1 of `unknown`).
+    /// Recovery: keeps a region open because some of its blocks could not be read (N1 of `unknown`).
     pub(crate) fn hold_open(&mut self, region: u64) {
         let Some(region) = self.map.get_mut(&region) else { return };
         self.intended += usize::from(!region.intended);
@@ -269,7 +269,7 @@ impl Regions {
         (region.intended, region.durable, region.open_page) = (true, true, false);
     }
 
-    /// Returns the pages to reserve for the checkpoint of a pool with this many regions.
+    /// Returns the number of pages to reserve for the checkpoint of a pool with this many regions.
     pub(crate) fn reserve_pages(regions: u64) -> u64 {
         regions.min(20_000) * 9 / 8 + 8
     }
@@ -295,13 +295,13 @@ impl Regions {
         true
     }
 
-    /// Limits the intended regions to `bytes` of data, within the bounds of the format and of concurrent writes.
+    /// Limits the data in intended regions to `bytes`, within the bounds of the format and of concurrent writes.
     pub(crate) fn bound(&mut self, bytes: u64, region_bytes: u64) {
         let regions = usize::try_from(bytes / region_bytes.max(1)).unwrap_or(usize::MAX);
         self.most = regions.clamp(MIN_INTENDED, MAX_INTENDED);
     }
 
-    /// Returns whether regions must close before another group is intended. Regions held open by unreadable blocks do
+    /// Returns true if regions must close before another group is intended. Regions held open by unreadable blocks do
     /// not count, as far as `MAX_INTENDED` allows.
     pub(crate) fn is_crowded(&self) -> bool {
         let then = self.intended + TOGETHER as usize;
@@ -330,8 +330,8 @@ impl Regions {
         }
     }
 
-    /// Called when a checkpoint begins: closes regions and chooses the pages that it writes (G1, G2). `all`: no write
-    /// can be in flight, so every region without unreadable blocks closes.
+    /// Called when a checkpoint begins: closes regions and chooses the pages that it writes (G1, G2). If `all` is true,
+    /// no write can be in flight, so every region without unreadable blocks closes.
     pub(crate) fn age(&mut self, everyone: impl FnMut() -> Everyone, all: bool) {
         let crowded = self.intended > self.most / 2;
         let over = self.visit(everyone, crowded, all);
@@ -346,20 +346,20 @@ impl Regions {
         self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
     }
 
-    /// Called between checkpoints: begins to close regions without writes since the last call. Returns whether a
+    /// Called between checkpoints: begins to close regions without writes since the last call. Returns true if a
     /// checkpoint would close any region now.
     pub(crate) fn look(&mut self, everyone: impl FnMut() -> Everyone) -> bool {
         !self.visit(everyone, false, false).is_empty()
     }
 
-    /// Returns whether any region is intended.
+    /// Returns true if any region is intended.
     pub(crate) fn any_is_open(&self) -> bool {
         self.intended > 0
     }
 
-    /// Scans `active` and begins to close idle regions, or all if `crowded`. Returns the regions that may become
-    /// closed: those that were closing and have no write in flight, or every one if `all`. Regions with unreadable
-    /// blocks stay open.
+    /// Scans `active` and begins to close idle regions, or all regions if `crowded`. Returns the regions that may
+    /// become closed: those that were closing and have no write in flight, or every region if `all`. Regions with
+    /// unreadable blocks stay open.
     fn visit(&mut self, mut everyone: impl FnMut() -> Everyone, crowded: bool, all: bool) -> Vec<u64> {
         // Regions that began to close together share one `Everyone`, which is queried once per scan.
         let mut looked: Vec<(Arc<Everyone>, bool)> = Vec::new();
@@ -409,12 +409,13 @@ impl Regions {
         self.active.iter().copied().filter(|id| self.map.get(id).is_some_and(|region| region.write))
     }
 
-    /// Upper bound of the pages that [`Regions::draft`] writes, whatever happens to the active regions until then.
+    /// Returns an upper bound of the pages that [`Regions::draft`] writes, whatever happens to the active regions until
+    /// then.
     pub(crate) fn pages_due(&self) -> u64 {
         Self::pages_of(self.active.len() as u64, self.first_pages())
     }
 
-    /// Growth of [`Regions::pages_due`] when `regions` become active.
+    /// Returns the growth of [`Regions::pages_due`] when `regions` become active.
     pub(crate) fn cost_of(&self, regions: std::ops::Range<u64>) -> u64 {
         let first = self.first_pages().max(regions.end.div_ceil(INDEX_CHILDREN as u64));
         let more = regions.filter(|region| !self.active.contains(region)).count() as u64;
@@ -424,7 +425,7 @@ impl Regions {
         Self::pages_of(self.active.len() as u64 + more, first) - self.pages_due()
     }
 
-    /// Upper bound of the index pages of level 1. A crafted pool may have index pages without regions.
+    /// Returns an upper bound of the index pages of level 1. A crafted pool may have index pages without regions.
     fn first_pages(&self) -> u64 {
         let regions = self.map.keys().next_back().map(|last| last / INDEX_CHILDREN as u64);
         regions.max(self.first.keys().next_back().copied()).map_or(0, |last| last + 1)
@@ -492,8 +493,8 @@ impl Regions {
         self.upper = noting.written;
     }
 
-    /// Estimated memory of the regions: 4096 bytes of checksums and 80 of bookkeeping each, and the set of replayed
-    /// units.
+    /// Returns the estimated memory of the regions: 4096 bytes of checksums and 80 of bookkeeping each, and the set of
+    /// replayed units.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.map.len() * (4096 + 80)) as u64 + (1 << 19)
     }

@@ -1,8 +1,9 @@
 //! Stripes: approximate tracking of blocks with writes in flight.
 //!
 //! Owns one word per stripe; the number of a block gives its stripe. A word has the number of writes in flight (bits
-//! 0..16), a flag that two writes overlapped since that number was last 0 ([`CLASH`]), and a version that each begin
-//! and end changes. Unrelated blocks of one stripe look like overlapping writes to one block; that costs only time.
+//! 0..16), a flag that two writes have overlapped since that number was last 0 ([`CLASH`]), and a version that each
+//! begin and end changes. Writes to unrelated blocks of one stripe look like overlapping writes to one block. They
+//! cause only extra work.
 //!
 //! - T1: of overlapping writes to one block, the last to end finds the clash: the later begin sets `CLASH`, which stays
 //!   set until no write is in flight.
@@ -68,7 +69,7 @@ impl Stripes {
         false
     }
 
-    /// Returns whether writes in flight to the block have overlapped.
+    /// Returns true if writes in flight to the block have overlapped.
     pub(crate) fn clashes(&self, block: u64) -> bool {
         self.word(block).load(Ordering::SeqCst) & CLASH != 0 // SeqCst pairs with the one in `begin`
     }

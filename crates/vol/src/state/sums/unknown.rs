@@ -1,4 +1,4 @@
-//! Blocks of unknown checksum: the device failed to read them when their checksum was due.
+//! Blocks of unknown checksum: the device failed to read them when their checksum had to be computed.
 //!
 //! Owns the set of these blocks, each with its old checksum. Recovery computes the checksums of regions that were open
 //! at a crash from the data. So does a write that failed or overlapped another one, for its own blocks. If a block
@@ -58,14 +58,14 @@ impl Sums {
         self.unknown().len()
     }
 
-    /// Regions with such blocks.
+    /// Returns the regions with such blocks.
     pub(crate) fn unknown_regions(&self) -> Vec<u64> {
         let mut regions: Vec<u64> = self.unknown().keys().map(|key| key.0).collect();
         regions.dedup();
         regions
     }
 
-    /// Returns whether a region must stay open (N1). Removes blocks of the region that have been written since.
+    /// Returns true if a region must stay open (N1). Removes blocks of the region that have been written since.
     pub(crate) fn has_unknown(&self, region: u64) -> bool {
         let mut unknown = self.unknown();
         if unknown.is_empty() {
@@ -76,7 +76,7 @@ impl Sums {
     }
 
     /// Compares `sum`, the checksum of a block that was read, with the stored one. If the block's checksum is unknown,
-    /// stores the first one computed. Returns whether `sum` is correct.
+    /// stores the first one computed. Returns true if `sum` is correct.
     pub(crate) fn learn(&self, block: u64, sum: u32) -> bool {
         // Held until the checksum is stored: of several concurrent readers one stores it, and the others then find it.
         let mut unknown = self.unknown();

@@ -1,8 +1,8 @@
 //! Ordered map from volume number to volume.
 //!
-//! Owns the lookup structure only. Numbers are dense, with gaps where volumes were deleted, so neighbours share a page:
-//! among ten thousand volumes a lookup takes a quarter of the steps of a tree with one volume per node. Replay looks
-//! volumes up for millions of records.
+//! Owns only the lookup structure. Numbers are dense, with gaps where volumes were deleted, so neighbours share a page.
+//! Among ten thousand volumes a lookup takes a quarter of the steps of a tree with one volume per node. Replay looks up
+//! volumes for millions of records.
 //!
 //! - N1: a page has at least one volume. In the worst case, numbers far apart, each volume takes a page of 256 bytes.
 //!
@@ -90,7 +90,7 @@ impl<T> Numbers<T> {
         self.pages.values().flat_map(|page| page.vols.iter().filter_map(Option::as_deref))
     }
 
-    /// Volumes with numbers in `first..end`.
+    /// Returns the volumes with numbers in `first..end`.
     pub(super) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &T> {
         // `BTreeMap::range` panics if the end lies before the start.
         let pages = self.pages.range(place(first).0..=place(end.max(first)).0);

@@ -1,5 +1,5 @@
-//! Looks at the map like a ring, without a lock, between any two stores of a change: a change is many stores, and rings
-//! see each of them.
+//! Looks at the map like a ring, without a lock, between any two stores of a change: a change consists of many stores,
+//! and rings see the state after each of them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -41,8 +41,8 @@ fn found(volume: &Volume, pos: u64) -> Option<Mapping> {
     volume.pool.map.lookup_write(&volume.core.top, pos, BLOCK)
 }
 
-/// Runs `job`, and looks the range up after each of its stores. If a lookup lets a ring overwrite a block, it must say
-/// that metadata has to become durable too. Returns how often a block could have been overwritten.
+/// Runs `job`, and looks up the range after each of its stores. If a lookup lets a ring overwrite a block, it must also
+/// announce that metadata has to become durable. Returns the number of times that a block could have been overwritten.
 fn overwritten_while(volume: &Volume, range: std::ops::Range<u64>, job: impl FnOnce()) -> u32 {
     let looks = Rc::new(Cell::new(0));
     let watcher = {

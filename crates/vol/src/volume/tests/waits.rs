@@ -14,19 +14,19 @@ use super::{begin, end};
 use crate::block_io::DeviceIo;
 use crate::{BlockIo, CreateOptions, OpenOptions, Pool};
 
-/// Large enough for each unit to be copied alone.
+/// Size of a unit, large enough for each unit to be copied alone.
 const UNIT: u64 = 256 << 10;
-/// Units that are copied, or zeroed in part.
+/// Number of units that are copied, or zeroed in part.
 const CHAIN: u64 = 100;
 
-/// I/Os that are counted: each copy makes one read, and zeroing a block makes one write.
+/// Kind of I/O that is counted. Each copy makes one read, and zeroing a block makes one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Reads,
     Writes,
 }
 
-/// I/Os that have begun, from when they are counted on.
+/// Number of I/Os that have begun since the counting started.
 #[derive(Default)]
 struct Copies {
     begun: Mutex<Option<(Of, u64)>>,

@@ -8,7 +8,7 @@ use sheave_base::rng::Rng;
 
 use super::*;
 
-/// A driver that begins, cancels and ends at random, with tokens and ids of any age.
+/// Returns a driver that begins, cancels and ends at random, with tokens and ids of any age.
 fn at_random(seed: u64, fds: Vec<Fd>) -> Does {
     let rng = Arc::new(Mutex::new(Rng::new(seed)));
     let step = move |rqs: &mut Polled<'_>, seen: &mut Seen| {

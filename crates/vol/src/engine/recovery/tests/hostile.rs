@@ -16,10 +16,11 @@ use crate::state::State;
 
 /// Bytes of the largest journal.
 const BYTES: u64 = 64 << 20;
-/// Most entries read per byte of a journal: it opens, or is refused, within a fraction of a second.
+/// Largest number of entries read per byte of a journal: it opens, or is refused, within a fraction of a second.
 const LOOKS: u64 = 6;
 
-/// Most walks from the number of a volume to a leaf: each takes a microsecond when nothing of it is in a cache.
+/// Largest number of walks from the number of a volume to a leaf: each takes a microsecond when nothing of it is in a
+/// cache.
 const MOST_WALKS: u64 = 50_000;
 
 /// Makes a pool that was cut off, with as many of these records in its journal as fit. Returns its superblock, and the

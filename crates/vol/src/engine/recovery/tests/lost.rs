@@ -6,13 +6,13 @@ use crate::format::INDEX_CHILDREN;
 
 const VOLUMES: usize = 40;
 
-/// Long names, so that the table takes several pages and an index page above them.
+/// Returns a long name, so that the table takes several pages and an index page above them.
 fn name_of(number: usize) -> String {
     format!("{number:0>240}")
 }
 
-/// A closed pool with many volumes. Each volume that is no snapshot has one unit, at a place that no other volume uses.
-/// Volume 1 is a snapshot of volume 0, and volume 39 is a clone of volume 1.
+/// Returns a closed pool with many volumes. Each volume that is no snapshot has one unit, at a place that no other
+/// volume uses. Volume 1 is a snapshot of volume 0, and volume 39 is a clone of volume 1.
 fn many() -> Device {
     let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();

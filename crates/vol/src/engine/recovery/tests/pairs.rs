@@ -10,8 +10,8 @@ fn device() -> Device {
     open_device("linear:over=ram:size=8M+ram:size=8M").unwrap()
 }
 
-/// A closed pool of two members; pools with several members have two copies. Its trees have index pages of each level:
-/// maps of two levels, and a volume table of several pages.
+/// Returns a closed pool of two members; pools with several members have two copies. Its trees have index pages of each
+/// level: maps of two levels, and a volume table of several pages.
 fn pool(checksum: Checksum) -> Device {
     let device = device();
     Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).unwrap();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::format::page::free;
 
-/// A closed pool as in [`three_volumes`], in units of this size, with a clone of the snapshot too.
+/// Returns a closed pool as in [`three_volumes`], in units of this size, with a clone of the snapshot too.
 fn four_volumes(unit_bytes: u64) -> Device {
     let device = open_device("ram:size=32M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes, ..CreateOptions::default() }).unwrap();
@@ -143,7 +143,7 @@ fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64, has_list: bool) ->
     Some(opened.deletes_only)
 }
 
-/// A pool in which only a leaf that no volume but `a` needs cannot be read, with room for a checkpoint.
+/// Returns a pool in which only a leaf that no volume but `a` needs cannot be read, with room for a checkpoint.
 fn without_a_leaf() -> Pool {
     let device = four_volumes(1 << 20);
     let leaf =
@@ -184,8 +184,8 @@ fn a_full_pool_says_that_a_damaged_map_keeps_space() {
     );
 }
 
-/// F2: with either copy of the list of free units, a damaged map costs no space that was free. Without both copies it
-/// costs all free space.
+/// F2: with either copy of the list of free units, a damaged map withholds no space that was free. Without both copies,
+/// it withholds all free space.
 #[test]
 fn one_copy_of_the_list_of_free_units_is_enough() {
     let whole = four_volumes(UNIT);

@@ -17,10 +17,10 @@ use crate::{BlockIo, CheckOptions, CheckReport, Checksum, CreateOptions, OpenOpt
 
 const BYTES: u64 = BLOCK as u64;
 const POOL_BYTES: u64 = 128 << 20;
-/// Units of the volume in which a block is written: more than fit the regions that one intent opens.
+/// Number of units of the volume in which a block is written: more than fit the regions that one intent opens.
 const UNITS: u64 = 600;
 
-/// The first block of a unit.
+/// Returns the first block of a unit.
 const fn block(unit: u64) -> u64 {
     unit * 16
 }
@@ -36,7 +36,7 @@ struct Made {
 }
 
 impl Made {
-    /// All regions are closed, and in the newest checkpoint.
+    /// Makes the pool. All regions are closed, and in the newest checkpoint.
     fn new() -> Made {
         let device = open_device("linear:over=ram:size=64M+ram:size=64M").unwrap();
         let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
@@ -78,7 +78,7 @@ impl Made {
         self.volume().pool().lock().sums.as_ref().unwrap().is_intended(place >> 16)
     }
 
-    /// The block rots, a read reports it as bad, and then it has its old content again.
+    /// Makes the block rot, so that a read reports it as bad, and then restores its old content.
     fn tell_bad(&mut self, unit: u64) {
         let place = self.place(unit);
         self.io().write(place, &[9; BLOCK]).unwrap();
@@ -92,7 +92,7 @@ impl Made {
         self.wanted[unit as usize] = Ok(tag);
     }
 
-    /// Closes the pool, or cuts it off; then these units rot.
+    /// Closes the pool, or cuts it off. Then these units rot.
     fn end(&mut self, close: bool, rotten: &[u64]) {
         let places: Vec<u64> = rotten.iter().map(|unit| self.place(*unit)).collect();
         let pool = self.pool.take().unwrap();
@@ -148,7 +148,7 @@ fn a_repair_of_something_else_forgets_no_checksum_and_no_mark() {
     }
 }
 
-/// Regions and marks that only the journal names.
+/// The regions and the marks are named only in the journal.
 #[test]
 fn a_repair_of_a_pool_that_was_cut_off_knows_what_may_have_been_written() {
     let mut made = Made::new();

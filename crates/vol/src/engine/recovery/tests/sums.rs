@@ -195,8 +195,8 @@ fn a_read_only_opening_serves_all_readable_blocks() {
     }
 }
 
-/// A pool with a volume in which two writes of blocks 0 to `blocks` overlapped. The first write, of 4, succeeded, and
-/// its data is on the disk in the end. The second, of 5, could not read the blocks back.
+/// Returns a pool with a volume in which two writes of blocks 0 to `blocks` overlapped. The first write, of 4,
+/// succeeded, and its data is on the disk in the end. The second, of 5, could not read the blocks back.
 fn met(blocks: u64) -> (Device, Pool, Arc<Unreadable>, Vec<u64>) {
     let (device, at) = cut_off(blocks, 1);
     let (pool, disk) = open(&device, &[]).unwrap();

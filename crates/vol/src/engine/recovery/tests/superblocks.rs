@@ -25,9 +25,9 @@ struct Disk {
     /// The block that cannot be read, and the number of reads of it that fail.
     bad: u64,
     fails: AtomicU64,
-    /// Writing the block mends it.
+    /// True if writing the block repairs it.
     mends: bool,
-    /// Writes and flushes until the power goes.
+    /// Number of writes and flushes until the power goes.
     left: AtomicU64,
     /// Ranges written since the last flush, with their former content.
     undo: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -219,7 +219,8 @@ fn slots(device: &Device) -> [Option<Superblock>; 2] {
     })
 }
 
-/// Older programs acknowledged changes that only one superblock had. They copy `compat` as it is.
+/// Makes the superblocks like those of an older program. Older programs acknowledged changes that only one superblock
+/// had. They copy `compat` as it is.
 fn by_an_older_program(device: &Device, clean: bool) {
     let io = DeviceIo::new(device).unwrap();
     for sb in slots(device).into_iter().flatten() {

@@ -37,7 +37,8 @@ impl Writer {
         (device, pool, Writer { volume, seat })
     }
 
-    /// Begins a write, up to the point where its data would be sent. Also returns how often the write had to block.
+    /// Begins a write, up to the point where its data would be sent. Also returns the number of times that the write
+    /// had to block.
     fn begin(&self) -> (Mapping, Phase, u32) {
         let mut blocked = 0;
         loop {
@@ -82,7 +83,8 @@ impl Writer {
         self.volume.pool().lock().sb.generation
     }
 
-    /// Returns whether the region of the block is intended, and whether its page on the device has `SUMS_OPEN`.
+    /// Returns two flags: true if the region of the block is intended, and true if its page on the device has
+    /// `SUMS_OPEN`.
     fn region(&self, mapping: &Mapping) -> (bool, bool) {
         let state = self.volume.pool().lock();
         let regions = state.sums.as_ref().expect("the pool has checksums");
@@ -111,7 +113,7 @@ fn a_region_stays_open_while_a_write_is_under_way_and_closes_after_it() {
     writer.end(again, 3);
 }
 
-/// G3.
+/// Checks that a checkpoint scans only active regions (G3).
 #[test]
 fn checkpoints_scan_active_regions_only() {
     let (_device, pool, writer) = Writer::new();
@@ -242,7 +244,7 @@ fn the_pool_closes_what_has_been_idle_for_long_by_itself() {
     drop((pool, writer));
 }
 
-/// B1 of the pool's threads: after the pool is dropped its device is free, even if a look was in progress.
+/// After the pool is dropped, its device is free, even if a look was in progress (B1 of the pool's threads).
 #[test]
 fn the_thread_that_closes_regions_ends_with_the_pool() {
     let device = open_device("ram:size=64M").expect("opens");
