@@ -1,4 +1,4 @@
-//! `allow` of an export: who gets it, and that for all others it is not there.
+//! The key `allow` of an export: clients that match it can open the export, and for all others it does not exist.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ fn own_uid() -> u32 {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("proc"))
 }
 
-/// The answer to one option about an export of this name, as it goes over the wire.
+/// Sends one option request about an export. Returns the bytes of the reply.
 fn answer(dir: &Dir, option: u32, name: &str) -> Vec<u8> {
     let mut stream = UnixStream::connect(dir.path("a.sock")).expect("it answers");
     stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("set");
@@ -29,7 +29,7 @@ fn answer(dir: &Dir, option: u32, name: &str) -> Vec<u8> {
     [reply.as_slice(), &rest].concat()
 }
 
-/// The exports of a list of nbdinfo, in order.
+/// Returns the names of the exports that `nbdinfo --list` prints, in order.
 fn listed(dir: &Dir, address: &str) -> Vec<String> {
     let mut command = Command::new("nbdinfo");
     let said = Said::of(command.args(["--list", address]).current_dir(dir.path("")).output().expect("it runs"));
@@ -78,7 +78,7 @@ fn an_export_is_there_for_those_alone_whom_a_rule_admits() {
     assert_eq!(listed(&dir, &tcp(&backup)), ["open", "cert", "near"]);
     assert_eq!(listed(&dir, &tcp(&other)), ["open", "near"]);
 
-    // INFO and GO answer to the byte as for a name that nobody has given, and so does a list of contexts.
+    // INFO and GO for a forbidden export are answered with the same bytes as for a name that does not exist.
     for option in [6, 7] {
         assert_eq!(answer(&dir, option, "theirs"), answer(&dir, option, "nowher"), "{option}");
     }
@@ -98,7 +98,7 @@ fn an_export_is_there_for_those_alone_whom_a_rule_admits() {
     daemon.end();
 }
 
-/// The page of metrics at a port.
+/// Returns the answer of `GET /metrics` at a port.
 fn metrics(port: u16) -> String {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it answers");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
@@ -107,7 +107,8 @@ fn metrics(port: u16) -> String {
     page
 }
 
-/// A reload is for those who come: who has the export keeps it, and is told of.
+/// A reload with a new `allow` applies to new connections. A client that has the export open keeps it, and the log
+/// names that client.
 #[test]
 fn a_reload_changes_who_may_open_an_export_from_then_on() {
     let Some(dir) = pools() else { return };
@@ -127,7 +128,7 @@ fn a_reload_changes_who_may_open_an_export_from_then_on() {
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it is for others now");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "").is_none(), "also without its name");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "vb").is_some());
-    // Also when its volume was away for a moment.
+    // The rollback ends the export and starts it again. It must come back with the new `allow`.
     drop(has);
     ask_ok(&dir, "volume rollback a.img#v before --yes --force");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it came back for the same");
@@ -165,7 +166,8 @@ fn a_rule_that_means_nothing_is_refused_with_its_line() {
     }
 }
 
-/// A socket has its mode, owner and group whatever the umask is, and one of a command line, too.
+/// A Unix socket gets the configured mode, owner and group whatever the umask is, with a configuration as well as with
+/// options of the command line.
 #[test]
 fn unix_sockets_are_for_whom_the_configuration_says() {
     use std::os::unix::fs::MetadataExt;

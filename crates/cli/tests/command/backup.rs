@@ -1,5 +1,5 @@
-//! Incremental copies of served volumes with stock tools: nbdinfo and qemu-img tell what has changed since a snapshot,
-//! and qemu-img reads it.
+//! Incremental copies of served volumes with stock tools: nbdinfo and qemu-img list the ranges that have changed since
+//! a snapshot, and qemu-img copies them.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,12 +10,12 @@ use crate::daemon::{BOTH, Daemon, pools, served_ok};
 use crate::serve::{image, pool, serve, serve_ok};
 use crate::sheave::Dir;
 
-/// Of each context: its number, and lengths and status of its extents.
+/// Number of each context, with length and status of its extents.
 type Told = Vec<(u32, Vec<(u64, u64)>)>;
-/// A range that has changed.
+/// Start and length of a range that has changed.
 type Range = (u64, u64);
 
-/// What nbdinfo tells of a context.
+/// Returns the extents that nbdinfo prints for a context, each with its type.
 fn nbdinfo(dir: &Dir, spec: &str, context: &str) -> Vec<(Range, u64)> {
     let said = serve_ok(dir, spec, &format!("nbdinfo --map={context} --json \"$uri\""));
     let said: Value = serde_json::from_str(&said).expect("JSON");
@@ -24,7 +24,7 @@ fn nbdinfo(dir: &Dir, spec: &str, context: &str) -> Vec<(Range, u64)> {
     extents.map(|one| ((number(one, "offset"), number(one, "length")), number(one, "type"))).collect()
 }
 
-/// What of an export has changed, as nbdinfo tells it.
+/// Returns the changed ranges of an export according to nbdinfo.
 fn dirty(dir: &Dir, spec: &str, since: &str) -> Vec<Range> {
     let all = nbdinfo(dir, spec, &format!("qemu:dirty-bitmap:since-{since}"));
     let mut at = 0;
@@ -35,7 +35,8 @@ fn dirty(dir: &Dir, spec: &str, since: &str) -> Vec<Range> {
     all.iter().filter(|(_, status)| *status == 1).map(|(range, _)| *range).collect()
 }
 
-/// What of an export has changed, as qemu-img tells it: with `x-dirty-bitmap`, what is dirty is no data.
+/// Returns the changed ranges of an export according to qemu-img. With `x-dirty-bitmap` it prints dirty ranges as
+/// `"data": false`.
 fn dirty_by_qemu(dir: &Dir, export: &str, since: &str) -> Vec<Range> {
     let options = format!(
         "driver=nbd,server.type=unix,server.path=${{uri#*socket=}},export={export},\
@@ -48,7 +49,7 @@ fn dirty_by_qemu(dir: &Dir, export: &str, since: &str) -> Vec<Range> {
     changed.map(|one| (one["start"].as_u64().expect("one"), one["length"].as_u64().expect("one"))).collect()
 }
 
-/// Copies these ranges of a snapshot into a file of its size, with qemu-img.
+/// Copies ranges of a snapshot with qemu-img to the same offsets of a file.
 fn copy(dir: &Dir, snapshot: &str, ranges: &[Range], file: &str) {
     let mut script = String::from("set -e\n");
     for (start, len) in ranges {
@@ -84,7 +85,7 @@ fn an_incremental_copy_by_stock_tools_is_the_volume() {
     for (number, day) in days.iter().enumerate() {
         serve_ok(&dir, "p.img#v", day);
         if number == 3 {
-            // Grown between the two: what is beyond the old end and was written is told.
+            // The volume grows between two snapshots: data written beyond the old end counts as changed.
             dir.ok("volume resize p.img#v 80M");
             serve_ok(&dir, "p.img#v", "qemu-io -f raw -c 'write -P 4 70M 2M' -c flush \"$uri\"");
         }
@@ -100,7 +101,7 @@ fn an_incremental_copy_by_stock_tools_is_the_volume() {
         copy(&dir, &after, &changed, "copy");
         assert_same(&dir, &after, "copy");
     }
-    // Over all days at once, of the volume itself, after a rollback: from any point in time to any other.
+    // The volume itself can be compared with any snapshot, also after a rollback.
     dir.ok("volume rollback p.img#v s2 --yes");
     let changed = dirty(&dir, "p.img#v", "s4");
     copy(&dir, "s2", &changed, "copy");
@@ -136,7 +137,7 @@ fn contexts_are_told_by_the_names_of_snapshots() {
     for name in names {
         assert_eq!(dirty(&dir, "p.img#v", name), [(1 << 20, 1 << 20)], "{name}");
     }
-    // One of another family is found by its name: any two points in time of a pool can be compared.
+    // A snapshot of another volume works as well: any two volumes or snapshots of a pool can be compared.
     assert_eq!(dirty(&dir, "p.img#v", "strange"), [(1 << 20, 1 << 20)]);
     for wrong in ["v", "other", "nobody", "", "A.b_", "A.b_c%2d1"] {
         let said = serve(&dir, "p.img#v", &format!("nbdinfo --map=qemu:dirty-bitmap:since-{wrong} \"$uri\""));
@@ -157,7 +158,7 @@ fn the_depth_tells_what_is_shared() {
     assert_eq!(depth(), some);
 }
 
-/// A client with structured or extended replies, which has selected contexts.
+/// NBD client that has selected metadata contexts, with structured replies or, if `wide`, with extended headers.
 struct Curious {
     stream: UnixStream,
     wide: bool,
@@ -181,12 +182,12 @@ impl Curious {
         Curious { stream, wide }
     }
 
-    /// Asks about all from the start on.
+    /// Requests the block status of the first `len` bytes.
     fn ask(&mut self, len: u32) -> Result<Told, u32> {
         self.ask_at(0, len)
     }
 
-    /// The chunks of a reply to BLOCK_STATUS: number and extents of each context, or the error.
+    /// Requests the block status of a range. Returns number and extents of each context, or the error number.
     fn ask_at(&mut self, offset: u64, len: u32) -> Result<Told, u32> {
         let magic = if self.wide { 0x21e4_1c71u32 } else { 0x2560_9513 };
         let mut bytes = [&magic.to_be_bytes(), [0, 0, 0, 7].as_slice(), &[0; 8], &offset.to_be_bytes()].concat();
@@ -249,7 +250,7 @@ fn several_contexts_at_once_and_a_snapshot_that_goes_away() {
     let mut kept = Curious::connect(&dir, "va", &names[2..], false);
     served_ok(&dir, "volume rename a.img#s t");
     assert_eq!(one.ask(16 << 20).expect("it is the same snapshot"), all[..1]);
-    // Nobody has the snapshot open, whoever compares with it.
+    // A client that compares with a snapshot does not keep it open, so the snapshot can be deleted.
     served_ok(&dir, "volume delete a.img#t --yes");
     assert_eq!((one.ask(16 << 20), both.ask(16 << 20)), (Err(22), Err(22)));
     assert_eq!(kept.ask(16 << 20).expect("the other is there").len(), 2);
@@ -273,7 +274,7 @@ fn scattered_changes_are_told_in_bounded_answers() {
         Some(0) => crate::daemon::Nbd::connect(&dir.path("nbd.sock"), "va").expect("it has the new size"),
         other => panic!("{other:?}"),
     };
-    // Every fourth block: what is dirty and what is not make twice as many extents as one answer has.
+    // Every fourth block is dirty. That gives twice as many extents as fit into one answer.
     (0..BLOCKS).for_each(|at| assert_eq!(client.write(at << 14, &[1; 4096]), Some(0)));
     let names = ["qemu:dirty-bitmap:since-s", "base:allocation"];
     for wide in [false, true] {
@@ -301,7 +302,8 @@ fn scattered_changes_are_told_in_bounded_answers() {
 fn fifty_small_writes_are_fifty_dirty_blocks() {
     let Some(dir) = pool(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]) else { return };
     image(&dir, "a", 3);
-    // A write to every block: all units are whole, and the first write after a snapshot copies a group of them.
+    // With every block written all units are full, so the first write after a snapshot copies a whole group of units.
+    // The copied blocks must not count as changed.
     serve_ok(&dir, "p.img#v", "qemu-io -f raw -c 'write -P 3 0 64M' -c flush \"$uri\"");
     serve_ok(&dir, "p.img#v", "nbdcopy --flush a \"$uri\"");
     dir.ok("volume snapshot p.img#v s0");

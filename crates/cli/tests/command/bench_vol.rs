@@ -1,4 +1,4 @@
-//! `sheave bench vol:`: a volume measured, checked, and put beside its raw device.
+//! `sheave bench vol:`: measures and verifies a volume, and compares it with its raw device.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::sheave::{Dir, no_io_uring, run};
 
 #[test]
 fn a_volume_in_memory_is_made_and_keeps_every_block() {
-    // V1: each block that is read is the one that was written last.
+    // Every read returns the block that was written last (V1).
     let line = "bench vol:ram:size=64M --range 16M --rw randrw --verify --ios 20000 --json --progress none";
     let report = run(line).json();
     assert_eq!((&report["device"], &report["errors"]), (&"vol:ram:size=64M#bench".into(), &0.into()), "{report}");
@@ -74,7 +74,7 @@ fn what_was_never_written_is_told_of_the_range_that_is_read() {
         return;
     }
     let dir = Dir::new();
-    // Its first half is a hole, and the second is data.
+    // The first half of the file is a hole, the second half is data.
     let half = 32 << 20;
     let sparse = fs::File::create(dir.path("sparse")).expect("made");
     std::os::unix::fs::FileExt::write_all_at(&sparse, &vec![7; half], half as u64).expect("written");
@@ -92,7 +92,7 @@ fn what_was_never_written_is_told_of_the_range_that_is_read() {
     let of_file = |range| notices("file:sparse", range);
     assert!(of_file("16M").contains("100 % of the range is holes"), "{}", of_file("16M"));
     assert!(of_file("64M").contains("50 % of the range is holes"), "{}", of_file("64M"));
-    // The other way round: what lies behind the range does not count.
+    // The data comes first here and the hole behind the range, so the hole does not count.
     fs::write(dir.path("begun"), vec![7; 16 << 20]).expect("written");
     fs::OpenOptions::new().write(true).open(dir.path("begun")).and_then(|file| file.set_len(64 << 20)).expect("grown");
     dir.ok("volume create p.img#w --size 64M");

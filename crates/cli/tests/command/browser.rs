@@ -1,6 +1,6 @@
-//! A page in a browser that nobody sees, driven over two pipes by the Chrome DevTools Protocol.
+//! Headless browser with one page, driven by the Chrome DevTools Protocol over two pipes.
 //!
-//! Owns the process, which ends with the value. Collects what the page complains about.
+//! [`Browser`] owns the process and ends it when dropped. It collects the errors of the page.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use sheave_testkit::require;
 
-/// How long an answer may take, and something that is waited for.
+/// Longest time for an answer of the browser, and for a condition to become true.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The browser, with one page.
+/// Running browser with one page.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
@@ -25,23 +25,23 @@ pub struct Browser {
     session: Option<String>,
     asked: u64,
     complaints: Vec<String>,
-    /// Its profile and the pipes.
+    /// Directory of the browser's profile and of the pipes.
     _dir: TempDir,
 }
 
 impl Browser {
-    /// Starts one with an empty page; `None` after a loud skip when there is none.
+    /// Starts a browser with an empty page. Returns `None`, and reports the test as skipped, if there is no browser.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// If the browser does not start.
     pub fn start() -> Option<Browser> {
         let program = require("chromium")?;
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name).display().to_string();
         let made = Command::new("mkfifo").args([at("to"), at("from")]).status();
         assert!(made.is_ok_and(|made| made.success()), "mkfifo");
-        // The protocol's pipes are descriptors 3 and 4, which a shell can give it.
+        // The browser reads commands from descriptor 3 and writes answers to descriptor 4. The shell opens both.
         let script = "program=$1 to=$2 from=$3; shift 3; exec \"$program\" \"$@\" 3<\"$to\" 4>\"$from\"";
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script, "sh"]).arg(program).args([at("to"), at("from")]);
@@ -56,7 +56,7 @@ impl Browser {
         let (tells, told) = channel();
         std::thread::spawn(move || {
             for message in from.split(0).map_while(Result::ok) {
-                // Nobody listens when the browser is dropped.
+                // The send fails when the `Browser` has been dropped.
                 let _ = serde_json::from_slice(&message).map(|message: Value| tells.send(message));
             }
         });
@@ -71,18 +71,18 @@ impl Browser {
         Some(browser)
     }
 
-    /// Goes to a page, and waits until it is loaded.
+    /// Opens an address, and waits until the page is loaded.
     ///
     /// # Panics
     ///
-    /// When the browser cannot.
+    /// If the browser cannot load the page.
     pub fn go(&mut self, address: &str) {
         let gone = self.ask("Page.navigate", &json!({ "url": address }));
         assert!(gone.get("errorText").is_none(), "{address}: {gone}");
         self.until("location.href !== 'about:blank' && document.readyState === 'complete'");
     }
 
-    /// Looks at it in a window of this size, by a person who likes `light` or `dark`.
+    /// Sets the size of the window and the preferred colour scheme, `light` or `dark`.
     pub fn look(&mut self, scheme: &str, width: u32, height: u32) {
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
         self.ask("Emulation.setEmulatedMedia", &json!({ "features": [feature] }));
@@ -90,11 +90,11 @@ impl Browser {
         self.ask("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// The value of an expression of JavaScript in the page.
+    /// Returns the value of a JavaScript expression that is evaluated in the page.
     ///
     /// # Panics
     ///
-    /// When it throws.
+    /// If the expression throws.
     pub fn value(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let mut told = self.ask("Runtime.evaluate", &asked);
@@ -102,11 +102,11 @@ impl Browser {
         told["result"]["value"].take()
     }
 
-    /// Waits until an expression is true.
+    /// Waits until a JavaScript expression is true.
     ///
     /// # Panics
     ///
-    /// When it does not become so within a minute; the message has the text of the page.
+    /// If the expression is not true within a minute. The message has the text of the page.
     pub fn until(&mut self, expression: &str) {
         let until = Instant::now() + PATIENCE;
         while self.value(&format!("!!({expression})")) != true {
@@ -117,12 +117,12 @@ impl Browser {
         }
     }
 
-    /// What the page has complained about: exceptions, errors in its console, and what the browser refused it.
+    /// Returns the errors of the page: exceptions, errors in the console, and requests that the browser has blocked.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// Asks, and gives the result; what comes meanwhile is looked through for complaints.
+    /// Sends a command and returns its result. Collects errors from the events that arrive meanwhile.
     fn ask(&mut self, method: &str, parameters: &Value) -> Value {
         self.asked += 1;
         let mut message = json!({ "id": self.asked, "method": method, "params": parameters });
@@ -153,7 +153,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // One that has ended is past hearing it.
+        // The kill fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

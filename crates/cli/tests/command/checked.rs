@@ -1,4 +1,4 @@
-//! `sheave serve --check`: what a configuration would serve, and what is wrong with it, with nothing taken.
+//! `sheave serve --check`: prints what a configuration would serve, and its errors. It takes no pool and no socket.
 
 use serde_json::Value;
 use sheave_testkit::certificates::Authority;
@@ -13,7 +13,7 @@ fn check(dir: &Dir, config: &str) -> Said {
     dir.run(CHECK)
 }
 
-/// A pool's file that is there, as far as a check sees.
+/// Makes a directory with the pool `a.img` and its volume `v`.
 fn dir() -> Dir {
     let dir = Dir::new();
     dir.ok("pool create a.img --size 64M");
@@ -36,7 +36,7 @@ fn a_right_configuration_is_told_and_nothing_of_it_is_taken() {
     assert!(!dir.path("nbd.sock").exists(), "no socket is made");
     let json = dir.ok("serve --config c.toml --check --json").json();
     assert_eq!((&json["exports"][0]["of"], &json["findings"]), (&Value::from("a#v"), &Value::Array(Vec::new())));
-    // A daemon that has the pool and the socket is not in the way, nor does the check disturb it.
+    // The check works while a daemon has the pool and the socket, and does not disturb that daemon.
     let Some(dir) = pools() else { return };
     let daemon = Daemon::start(&dir, BOTH);
     let said = dir.run(CHECK);
@@ -44,7 +44,7 @@ fn a_right_configuration_is_told_and_nothing_of_it_is_taken() {
     daemon.end();
 }
 
-/// What is wrong is told with its line, its grade and an exit code that says whether a daemon would start.
+/// Each finding has its line and its grade. The exit code says whether a daemon would start.
 #[test]
 fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
     let dir = dir();
@@ -53,7 +53,7 @@ fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
     let pool = "[[pool]]\nname = \"a\"\npath = \"a.img\"\n";
     let device = |name: &str, spec: &str| format!("[[export]]\nname = \"{name}\"\nspec = \"{spec}\"\n");
     let cases = [
-        // No daemon starts with these.
+        // A daemon refuses to start with these configurations.
         (2, "listen = [\"unix:none/nbd.sock\"]\n".to_owned() + pool, "line 1: error: none/nbd.sock: there is no dir"),
         (2, "listen = [\"unix:plain\"]\n".to_owned(), "line 1: error: plain is there and is no socket"),
         (2, "listen = [\n\"unix:s\",\n\"unix:s\"]\n".to_owned(), "line 3: error: unix:s is named twice"),
@@ -66,7 +66,7 @@ fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
             "listen = [\"unix:s\"]\n[[tls]]\ncertificate = \"none.pem\"\nkey = \"k.pem\"\n".to_owned(),
             "line 3: error: none.pem: No such file",
         ),
-        // Without these the rest is served.
+        // With these configurations a daemon serves all but the faulty part.
         (1, format!("{GOOD}[[pool]]\nname = \"m\"\npath = \"m.img\"\n"), "line 11: not served: pool 'm': m.img: there"),
         (
             1,
@@ -81,7 +81,7 @@ fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
             GOOD.to_owned() + &device("d", "file:b.img") + &device("e", "file:b.img"),
             "line 13: not served: export 'e': b.img is in use by export 'd'",
         ),
-        // These are served all the same.
+        // These configurations are served completely, with a warning.
         (0, GOOD.replace("unix:nbd.sock", "tcp:0.0.0.0:0"), "warning: whoever reaches tcp:0.0.0.0:0 can change"),
         (0, "listen = [\"unix:s\"]\n".to_owned(), "warning: nothing is served yet"),
         (0, format!("reach = [\"none\"]\n{GOOD}"), "warning: reach: none is not there"),
@@ -91,10 +91,10 @@ fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
         assert_eq!(said.code, code, "{config}\n{}{}", said.out, said.err);
         assert!(said.out.contains(words), "{words}\n{config}\n{}{}", said.out, said.err);
     }
-    // What is no configuration is told as a start tells it.
+    // A file that is no valid configuration gives the same error as at a start.
     let said = check(&dir, "listen = []\nlisen = []");
     assert!(said.code == 2 && said.err.contains("c.toml, line 2: unknown field `lisen`"), "{}", said.err);
-    // Read only, several share a file.
+    // Several exports may share a file if all of them are read-only.
     let twice = device("d", "file:b.img") + "read_only = true\n" + &device("e", "file:b.img") + "read_only = true\n";
     let said = check(&dir, &(GOOD.to_owned() + &twice));
     assert_eq!(said.code, 0, "{}", said.out);
@@ -125,7 +125,7 @@ fn certificates_are_looked_at() {
         let said = check(&dir, &config(&at));
         assert!(!said.out.contains("can read the key"), "{}", said.out);
     }
-    // A key that is of another certificate.
+    // The key belongs to another certificate.
     let (one, other) = (of(-30, 61), of(-30, 62));
     std::fs::copy(other.join("server-key.pem"), one.join("server-key.pem")).expect("copied");
     let said = check(&dir, &config(&one));

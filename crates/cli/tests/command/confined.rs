@@ -1,10 +1,10 @@
-//! A daemon that has locked itself in reaches what its configuration names, and nothing else.
+//! A daemon that has confined itself can open the files that its configuration names, and no others.
 
 use crate::control::call;
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// A daemon that says that it is locked in; `None` on a kernel that cannot.
+/// Starts a daemon and asserts that it has confined itself. Returns `None` if the kernel has no Landlock.
 fn confined(dir: &Dir, config: &str) -> Option<Daemon> {
     let daemon = Daemon::start(dir, config);
     if daemon.said().contains("this kernel has no Landlock") {
@@ -20,13 +20,14 @@ fn a_daemon_that_is_locked_in_opens_no_other_file_and_does_its_work() {
     let Some(dir) = pools() else { return };
     std::fs::write(dir.path("secret.img"), vec![1; 1 << 20]).expect("written");
     let Some(daemon) = confined(&dir, BOTH) else { return };
-    // The kernel's word for it: it may gain no rights any more, and it may not reach the file.
+    // The kernel confirms it: the process can gain no rights, and it cannot open the other file.
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).expect("read");
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
     let secret = serde_json::json!({ "name": "x", "spec": format!("file:{}", dir.path("secret.img").display()) });
     let refused = call(&dir, "io.sheave.Control.AddExport", &secret)["parameters"]["cause"].to_string();
     assert!(refused.contains("beyond what the daemon may reach"), "{refused}");
-    // Files that commands open come over the control socket, from and to places that the daemon does not reach.
+    // Commands open the files of an import or export and pass the descriptors over the control socket. So these files
+    // may be in places that the daemon cannot open.
     let elsewhere = Dir::new();
     let raw = elsewhere.path("out.raw");
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
@@ -43,7 +44,8 @@ fn a_daemon_that_is_locked_in_opens_no_other_file_and_does_its_work() {
     assert!(!dir.path("nbd.sock").exists() && !dir.path("run/control.sock").exists(), "its sockets are gone");
 }
 
-/// A pool on another machine is opened once, when all pools are, each on a thread of its own.
+/// The daemon connects to the server of a pool only once: when it opens all pools, each on its own thread. It must not
+/// also connect before it confines itself.
 #[test]
 fn a_server_that_does_not_answer_is_not_waited_for_before_the_daemon_is_locked_in() {
     let Some(dir) = pools() else { return };
@@ -61,7 +63,7 @@ fn a_server_that_does_not_answer_is_not_waited_for_before_the_daemon_is_locked_i
     daemon.end();
 }
 
-/// A command opens the file, with its user's rights, and the daemon gets descriptors.
+/// The command opens the file with the rights of its user, and passes the descriptor to the daemon.
 #[test]
 fn a_file_that_a_command_adds_is_served_by_a_daemon_that_does_not_reach_it() {
     let Some(dir) = pools() else { return };
@@ -74,7 +76,8 @@ fn a_file_that_a_command_adds_is_served_by_a_daemon_that_does_not_reach_it() {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "r").expect("it is served");
     assert_ne!(client.write(0, &[1; 4096]), Some(0), "it is read-only");
     drop(client);
-    // Readers keep writers away, and a writer everybody: the lock came with the file.
+    // The passed descriptor is locked: a read-only export excludes writable ones, and a writable one excludes all
+    // others.
     let busy = add(" --name x");
     assert!(busy.code == 1 && busy.err.contains("disk.img"), "{}", busy.err);
     ask_ok(&dir, "export remove r --force");
@@ -89,12 +92,12 @@ fn a_file_that_a_command_adds_is_served_by_a_daemon_that_does_not_reach_it() {
     assert!(bytes[8192..12288] == [9; 4096] && bytes[..8192].iter().all(|byte| *byte == 7), "another was written");
     let rows = ask_ok(&dir, "export list --json").json();
     assert_eq!(rows["exports"].as_array().map(Vec::len), Some(2));
-    // The lock has gone with the export.
+    // The end of the export has released the lock.
     assert_eq!(add(" --name again").code, 0);
     daemon.end();
 }
 
-/// A member is opened by the command too; what clients write then lies in it.
+/// The command opens a new member too. Data that clients write afterwards is stored on that member.
 #[test]
 fn a_member_comes_from_a_place_that_the_daemon_does_not_reach() {
     let Some(dir) = pools() else { return };
@@ -121,7 +124,7 @@ fn a_member_comes_from_a_place_that_the_daemon_does_not_reach() {
     dir.ok(&format!("pool check {place}"));
 }
 
-/// Files within other devices are known, too: they are served, and do not keep the daemon from locking itself in.
+/// The daemon can open files that are nested in the spec of another device, although it has confined itself.
 #[test]
 fn files_at_any_depth_of_a_spec_are_reached_and_no_others() {
     let Some(dir) = pools() else { return };
@@ -150,7 +153,7 @@ fn files_at_any_depth_of_a_spec_are_reached_and_no_others() {
 #[test]
 fn a_link_that_leads_elsewhere_by_now_is_not_followed() {
     let Some(dir) = pools() else { return };
-    // A link, which the daemon follows when it opens the pool anew: it leads elsewhere by then.
+    // The daemon follows the link again when it reopens the pool. By then the link leads to another directory.
     let elsewhere = Dir::new();
     elsewhere.ok("pool create c.img --size 32M");
     std::os::unix::fs::symlink(dir.path("b.img"), dir.path("link.img")).expect("linked");
@@ -198,6 +201,6 @@ fn where_the_kernel_cannot_lock_it_in_the_log_says_so_and_it_serves() {
         assert_eq!(client.write(0, &[9; 4096]), Some(0));
         daemon.end();
     };
-    // A thread of its own: the filter stays with it, and with all that it starts.
+    // The filter cannot be removed from the thread that installs it, nor from its children, so it gets its own thread.
     std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
 }

@@ -1,4 +1,4 @@
-//! The control socket of a daemon as programs use it, and as peers do that may not.
+//! The control socket of a daemon: calls by programs, and calls by users without permission.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::{Dir, Said};
 
-/// Calls over the control socket as it is on the wire; the reply.
+/// Calls a method of the daemon in plain bytes over the control socket. Returns the reply.
 pub fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
     let mut stream = UnixStream::connect(dir.path("run/control.sock")).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
@@ -24,12 +24,12 @@ pub fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
     serde_json::from_slice(&reply).expect("JSON")
 }
 
-/// D2: a device whose storage is silent while it is opened.
+/// Exports are listed while the device of another export waits for its silent storage (D2).
 #[test]
 fn exports_are_told_while_the_device_of_another_is_silent() {
     let Some(dir) = pools() else { return };
     let daemon = Daemon::start(&dir, BOTH);
-    // A server that takes connections and says nothing until the test is over.
+    // The server accepts connections and sends nothing until the test is over.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let spec = format!("nbd:127.0.0.1:{}", silent.local_addr().expect("bound").port());
     std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn every_method_of_the_definition_is_there_and_wrong_parameters_are_refused() {
         (&json!("io.sheave.Control.Refused"), &json!("failed"))
     );
     assert!(reply["parameters"]["fix"].is_string(), "{reply}");
-    // Numbers and names that make no sense.
+    // Invalid numbers and names.
     for (method, parameters) in [
         ("CreateVolume", json!({ "pool": "a", "volume": "../x", "size_bytes": 4096 })),
         ("CreateVolume", json!({ "pool": "a", "volume": "x", "size_bytes": u64::MAX })),
@@ -108,7 +108,7 @@ fn a_limit_changes_while_clients_stay_and_a_reload_sets_that_of_the_configuratio
     assert_eq!(ask_ok(&dir, "export limit va iops=20,burst=10ms").out, "va: iops=20,burst=10ms\n");
     let from = Instant::now();
     (0..11).for_each(|_| assert_eq!(client.write(0, &[1; 512]), Some(0)));
-    // The first begins at once, the others at 20 a second.
+    // The first write starts at once, the others at a rate of 20 per second.
     assert!(from.elapsed() >= Duration::from_millis(450), "{:?}", from.elapsed());
     assert!(ask_ok(&dir, "export list").out.contains("a#v, iops=20,burst=10ms\n"));
     ask_ok(&dir, "export limit va off");
@@ -124,7 +124,7 @@ fn a_limit_changes_while_clients_stay_and_a_reload_sets_that_of_the_configuratio
     daemon.end();
 }
 
-/// Who may connect by the mode of the socket looks; who is no admin changes nothing.
+/// A user whom the socket's mode lets connect may call methods that read. Only admins may change anything.
 #[test]
 fn a_user_without_rights_looks_and_changes_nothing() {
     use std::os::unix::fs::PermissionsExt;
@@ -153,18 +153,18 @@ fn a_user_without_rights_looks_and_changes_nothing() {
     }
     assert_eq!(ask_ok(&dir, "export list --json").json()["exports"].as_array().map(Vec::len), Some(2));
     daemon.end();
-    // An admin by the configuration.
+    // `admin_uids` makes the user an admin.
     let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open + "admin_uids = [65534]\n"));
     assert_eq!(nobody("export remove va").code, 0);
     daemon.end();
-    // Without a mode nobody else connects at all.
+    // Without `mode` other users cannot connect.
     let daemon = Daemon::start(&dir, BOTH);
     let refused = nobody("export list --control run/control.sock");
     assert!(refused.code == 1 && refused.err.contains("Permission denied"), "{}", refused.err);
     daemon.end();
 }
 
-/// The varlink project's own client, where Python has it.
+/// The Python client of the varlink project, if it is installed.
 #[test]
 fn a_varlink_client_that_others_wrote_is_answered() {
     let Some(dir) = pools() else { return };
@@ -193,7 +193,7 @@ with varlink.Client(address='unix:run/control.sock') as client:
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     let words = ["va\n", "['s', 'v']\n", "0\n", "io.sheave.Control.Refused there is no volume 'none'"];
     assert!(words.iter().all(|word| said.out.contains(word)), "{}", said.out);
-    // Its command line.
+    // The command-line client of the same package.
     let cli = |line: &str| {
         let mut command = sheave_testkit::python::python();
         command.args(["-m", "varlink.cli"]).args(line.split_whitespace()).current_dir(dir.path(""));
@@ -206,7 +206,7 @@ with varlink.Client(address='unix:run/control.sock') as client:
     daemon.end();
 }
 
-/// Python as another user; `None` where that cannot be.
+/// Starts a Python script as the user nobody. Returns `None` if that is not possible.
 pub fn python_as_nobody(dir: &Dir, script: &str) -> Option<std::process::Child> {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
@@ -271,7 +271,7 @@ time.sleep(60)
     daemon.end();
 }
 
-/// Somebody else's server, which says that it holds the pool: it is not told what to do, nor given a file.
+/// Another user's server claims to hold the pool. Commands must not call it or pass it a file.
 #[test]
 fn a_server_of_another_user_is_not_believed() {
     let Some(dir) = pools() else { return };
@@ -299,7 +299,7 @@ while True:
     let mut line = String::new();
     std::io::BufRead::read_line(&mut out, &mut line).expect("it says");
     assert_eq!(line, "listens\n");
-    // Root may connect to it, and does not ask it.
+    // Root could connect to that server, but must not.
     for command in ["volume list a.img", "volume snapshot a.img#v s", "export list"] {
         let said = crate::daemon::ask(&dir, command);
         assert!(said.code == 1 && !said.err.contains("is served"), "{command}: {}", said.err);

@@ -1,4 +1,5 @@
-//! Import and export: every byte comes back, zeroes take no space, and a copy that is ended leaves the pool fine.
+//! Import and export: the content is kept byte for byte, zeroes take no space, and an interrupted copy leaves the pool
+//! intact.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +11,7 @@ use crate::sheave::{Dir, Said, no_io_uring};
 use ::sheave_base::rng::Rng;
 use rustix::process::Signal;
 
-/// An image of 24 MiB and a bit: data of every kind between holes, some blocks of zeroes that are no holes.
+/// Writes an image of 24 MiB and 1234 bytes: several kinds of data between holes, and some zeroes that are written.
 fn image(dir: &Dir, name: &str) -> Vec<u8> {
     let len = (24 << 20) + 1234;
     let mut bytes = vec![0; len];
@@ -21,7 +22,7 @@ fn image(dir: &Dir, name: &str) -> Vec<u8> {
     let file = fs::File::create(dir.path(name)).expect("a file");
     file.set_len(len as u64).expect("grown");
     for (number, piece) in bytes.chunks(1 << 16).enumerate() {
-        // Zeroes in front of the first MiB are written, all others are left as holes.
+        // Zeroes in the first MiB are written, all others are left as holes.
         if number < 16 || piece.iter().any(|byte| *byte != 0) {
             file.write_all_at(piece, (number << 16) as u64).expect("written");
         }
@@ -46,12 +47,13 @@ fn pool() -> Option<Dir> {
 #[test]
 fn what_goes_in_comes_out_and_zeroes_take_no_space() {
     let Some(dir) = pool() else { return };
-    // V1, V3, V13, V17.
+    // Reads return the written data (V1), also after a flush (V3) and a close of the pool (V13). Places that were never
+    // written read as zeroes (V17).
     let bytes = image(&dir, "raw");
     let done = dir.ok("volume import raw p.img#v --json --progress none").json();
     assert_eq!((&done["done"], &done["image_bytes"]), (&"imported".into(), &bytes.len().into()), "{done}");
     let blocks = bytes.chunks(4096).filter(|block| block.iter().any(|byte| *byte != 0)).count() as u64;
-    // What the last block has beyond the end of the image is written, and is no data of the image.
+    // The last block ends behind the image. The bytes behind the image are written, but do not count as copied.
     let beyond = (4096 - bytes.len() as u64 % 4096) % 4096;
     assert_eq!(done["copied_bytes"], blocks * 4096 - beyond, "{done}");
     let volume = &done["volume"];
@@ -62,7 +64,7 @@ fn what_goes_in_comes_out_and_zeroes_take_no_space() {
     assert!(fs::read(dir.path("out")).expect("exported") == padded(bytes.clone()));
     let meta = fs::metadata(dir.path("out")).expect("exported");
     assert!(meta.blocks() * 512 < meta.len() / 2, "{} blocks of 512: holes stay holes", meta.blocks());
-    // Through pipes as well: there zeroes are written.
+    // Copies through pipes keep the content too. An export to a pipe has to write the zeroes.
     let piped = dir.shell("cat raw | \"$SHEAVE\" volume import - p.img#piped --progress none");
     assert_eq!(piped.code, 0, "{}", piped.err);
     let out = dir.shell("\"$SHEAVE\" volume export p.img#piped - --progress none | cat > out2");
@@ -87,7 +89,7 @@ fn progress_for_programs_is_json_lines_on_stderr() {
 #[test]
 fn an_import_over_data_leaves_none_of_it() {
     let Some(dir) = pool() else { return };
-    // V4.
+    // Discarded ranges read as zeroes (V4).
     fs::write(dir.path("old"), vec![0xee; 25 << 20]).expect("an image");
     dir.ok("volume import old p.img#v");
     let bytes = image(&dir, "raw");
@@ -131,7 +133,7 @@ fn sizes_that_do_not_fit_are_told() {
 #[test]
 fn a_full_pool_ends_an_import_and_stays_whole() {
     let Some(dir) = pool() else { return };
-    // V15.
+    // In a full pool a write fails, and earlier data is intact (V15).
     fs::write(dir.path("raw"), vec![1; 8 << 20]).expect("an image");
     dir.ok("volume import raw p.img#first");
     fs::write(dir.path("large"), vec![2; 80 << 20]).expect("an image");
@@ -146,7 +148,7 @@ fn a_full_pool_ends_an_import_and_stays_whole() {
     assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
 }
 
-/// Starts an import from a pipe that brings 1 MiB and then waits.
+/// Starts an import from a pipe, writes 1 MiB into the pipe and keeps it open.
 fn waiting_import(dir: &Dir) -> (std::process::Child, std::process::ChildStdin) {
     let mut child = dir
         .command("volume import - p.img#v --progress none")
@@ -188,7 +190,7 @@ fn an_import_ends_without_a_trace(signal: Signal) {
 #[test]
 fn a_killed_import_leaves_a_pool_that_opens() {
     let Some(dir) = pool() else { return };
-    // V18, V20: the lock goes with its process, and the next opening recovers.
+    // The end of a process releases its lock (V20), and the next open recovers the pool (V18).
     fs::write(dir.path("raw"), vec![1; 1 << 20]).expect("an image");
     dir.ok("volume import raw p.img#first");
     let (mut child, stdin) = waiting_import(&dir);
@@ -207,7 +209,7 @@ fn a_killed_import_leaves_a_pool_that_opens() {
     };
     let row = |name: &str, interim: &str| (format!("\"{name}\""), interim.to_owned());
     assert_eq!(names(), [row("first", "null"), row("v.importing", "\"import\"")], "who looks deletes nothing");
-    // The user's own, of such a name: nothing marks it.
+    // A user's own volume may have such a name. It is not marked as interim, so nothing deletes it.
     dir.ok("volume create p.img#w.importing --size 1M");
     assert_eq!(names(), [row("first", "null"), row("w.importing", "null")]);
     dir.ok("volume import raw p.img#v");

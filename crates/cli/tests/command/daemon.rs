@@ -1,4 +1,4 @@
-//! `sheave serve --config`, and commands that reach a pool which it holds.
+//! `sheave serve --config`, and commands on a pool that this daemon holds.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use sheave_testkit::process;
 
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
-/// Two pools with a volume each, and the runtime directory of their daemon.
+/// Makes the pools `a.img` and `b.img` with a volume each, and the runtime directory of a daemon.
 pub fn pools() -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -25,7 +25,7 @@ pub fn pools() -> Option<Dir> {
     Some(dir)
 }
 
-/// Both pools, and an export of each volume.
+/// Configuration with both pools and an export of each volume.
 pub const BOTH: &str = r#"
 listen = ["unix:nbd.sock", "unix:other.sock"]
 threads = 2
@@ -49,7 +49,7 @@ pool = "b"
 volume = "v"
 "#;
 
-/// A running daemon. Killed when dropped.
+/// Running daemon, which is killed when the value is dropped.
 pub struct Daemon {
     pub child: Child,
     pub said: std::path::PathBuf,
@@ -113,7 +113,7 @@ impl Daemon {
 impl Drop for Daemon {
     /// Kills the daemon, so that a failed test leaves none behind.
     fn drop(&mut self) {
-        // One that has ended is past hearing it.
+        // The kill fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -139,11 +139,11 @@ pub fn served_ok(dir: &Dir, line: &str) -> Said {
     said
 }
 
-/// An NBD client of an export.
+/// NBD client that is connected to an export.
 pub struct Nbd(pub UnixStream);
 
 impl Nbd {
-    /// Connects to an export; `None` when there is no such export.
+    /// Connects to an export. Returns `None` if there is no such export.
     pub fn connect(socket: &Path, export: &str) -> Option<Nbd> {
         let mut stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
@@ -154,7 +154,7 @@ impl Nbd {
         Some(Nbd(stream))
     }
 
-    /// Sends a request and takes its reply; `None` when the connection is gone.
+    /// Sends a request. Returns the error number of the reply, or `None` if the connection has broken.
     pub fn ask(&mut self, command: u16, offset: u64, len: u32, data: &[u8]) -> Option<u32> {
         let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0], &command.to_be_bytes()].concat();
         let head = [&head, 9u64.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes(), data].concat();
@@ -168,11 +168,11 @@ impl Nbd {
     pub fn leave_in_a_write(&mut self, offset: u64, len: u32) {
         let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0, 0, 1], &9u64.to_be_bytes()].concat();
         let half = vec![0xff; len as usize / 2];
-        // The server may be gone before.
+        // The write fails if the server has ended.
         let _ = self.0.write_all(&[&head, offset.to_be_bytes().as_slice(), &len.to_be_bytes(), &half].concat());
     }
 
-    /// Ends the session as the protocol has it.
+    /// Ends the session with `NBD_CMD_DISC`.
     pub fn say_goodbye(&mut self) {
         let _ = self.0.write_all(&[0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0, 0, 2], &[0; 20]].concat());
     }
@@ -226,7 +226,8 @@ fn a_pool_that_is_damaged_does_not_stop_the_others_and_a_reload_tries_again() {
     assert!(Nbd::connect(&dir.path("nbd.sock"), "vb").is_some() && Nbd::connect(&dir.path("nbd.sock"), "va").is_none());
     let failed = ask_ok(&dir, "export list --json").json();
     assert!(failed["exports"][0]["failed"].as_str().is_some_and(|why| why.contains("pool 'a'")), "{failed}");
-    // Mended, and read again; what changes of the configuration is done, what cannot be done is told.
+    // The pool is repaired and the configuration is read again. Its changes are applied, and the log names the change
+    // that needs a restart.
     std::fs::write(dir.path("a.img"), good).expect("written");
     let more = BOTH.replace("name = \"vb\"", "name = \"renamed\"").replace("threads = 2", "threads = 1")
         + "\n[[export]]\nname = \"scratch\"\nspec = \"ram:size=1M\"\n";
@@ -238,7 +239,7 @@ fn a_pool_that_is_damaged_does_not_stop_the_others_and_a_reload_tries_again() {
         assert!(Nbd::connect(&dir.path("nbd.sock"), export).is_some(), "{export}: {}", daemon.said());
     }
     assert!(Nbd::connect(&dir.path("nbd.sock"), "vb").is_none());
-    // One that cannot be read changes nothing.
+    // A configuration that cannot be parsed changes nothing.
     std::fs::write(dir.path("c.toml"), "lisen = []").expect("written");
     daemon.signal("-HUP");
     daemon.until_it_says("the configuration stays as it was: c.toml, line 1: unknown field `lisen`");
@@ -271,7 +272,7 @@ fn a_client_that_names_no_export_gets_the_first_of_the_configuration_or_none() {
     assert_eq!(connect("").expect("the first is served").write(0, &[1; 512]), Some(0));
     let is_first = || connect("").and_then(|mut client| client.read(0, 512)) == Some(vec![1; 512]);
     assert!(is_first());
-    // It is taken out, and comes back behind the second.
+    // The first export is removed and added again, which puts it behind the second.
     let until = Instant::now() + Duration::from_secs(60);
     while ask_ok(&dir, "client list --json").json()["clients"] != json!([]) {
         assert!(Instant::now() < until, "clients are left");
@@ -286,13 +287,13 @@ fn a_client_that_names_no_export_gets_the_first_of_the_configuration_or_none() {
     assert!(connect("").is_none() && connect("vb").is_some());
     reload(&daemon);
     assert!(is_first());
-    // Another is the first of the configuration.
+    // The configuration has the exports in the other order.
     let (head, exports) = BOTH.split_once("[[export]]").expect("there are two");
     let (va, vb) = exports.split_once("[[export]]").expect("there are two");
     std::fs::write(dir.path("c.toml"), format!("{head}[[export]]{vb}\n[[export]]{va}")).expect("written");
     reload(&daemon);
     assert_eq!(connect("").and_then(|mut client| client.read(0, 512)), Some(vec![2; 512]));
-    // What a command has added is nobody's who does not name it.
+    // An export that a command has added is never the default export.
     std::fs::write(dir.path("c.toml"), head).expect("written");
     ask_ok(&dir, "export add ram:size=1M --name scratch");
     reload(&daemon);
@@ -343,7 +344,7 @@ fn the_same_commands_work_on_a_pool_that_is_served() {
     here("volume import image a.img#i --yes");
     here("volume export a.img#i back");
     assert!(std::fs::read(dir.path("back")).expect("read") == image);
-    // Import and export through pipes.
+    // Imports and exports through pipes.
     let script = "cat image | \"$S\" volume import - a.img#p && \"$S\" volume export a.img#p - | cmp - image";
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(script).current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", dir.path("run"));
@@ -358,13 +359,13 @@ fn the_same_commands_work_on_a_pool_that_is_served() {
     let info = here("pool info a.img --json").json();
     assert_eq!((&info["low_water"], &info["pool"]), (&json!("20%"), &json!("a.img")));
     let listed = here("volume list a.img --json").json();
-    // What is refused is refused in the same words.
+    // Errors have the same text with and without a daemon.
     let mut words = Vec::new();
     let wrong = ["volume snapshot a.img#no s2", "volume create a.img#x --size 1M", "volume resize a.img#s 1M"];
     words.extend(wrong.map(|line| (line, ask(&dir, line))));
     here("volume delete a.img#x a.img#y --yes");
     daemon.end();
-    // Without a daemon they say the same of what there is.
+    // Without a daemon the commands print the same.
     assert_eq!(dir.ok("volume map a.img#i --json").out, map);
     let names = |listed: &Value| -> Vec<String> {
         listed["volumes"].as_array().expect("a list").iter().map(|volume| volume["name"].to_string()).collect()
@@ -410,7 +411,7 @@ fn what_would_hurt_clients_is_refused_by_name_and_force_disconnects_them() {
             let is_9 = again.read(0, 4096) == Some(vec![9; 4096]);
             assert_eq!(is_9, line.contains("resize"), "{line} has done something else");
             drop(again);
-            // It counts until the server has seen its end.
+            // The client counts until the server has noticed its end.
             let until = Instant::now() + Duration::from_secs(10);
             while ask_ok(&dir, "export list --json").json()["exports"][0]["clients"] != 0 {
                 assert!(Instant::now() < until, "it is still counted");
@@ -419,11 +420,11 @@ fn what_would_hurt_clients_is_refused_by_name_and_force_disconnects_them() {
     }
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "{}", daemon.said());
     assert!(daemon.said().contains("export 'va' has ended: its volume 'v' is gone"), "{}", daemon.said());
-    // What clients have is no reason against what does not hurt them.
+    // Changes that do not harm connected clients need no --force.
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
     served_ok(&dir, "volume snapshot b.img#v s");
     served_ok(&dir, "volume resize b.img#v 32M");
-    // Who is connected has the size that it was told; who connects now has the new one.
+    // A connected client keeps the old size. A new client gets the new size.
     let mut late = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
     assert_eq!(client.write(16 << 20, &[1; 512]), Some(28), "ENOSPC");
     assert_eq!(late.write((32 << 20) - 512, &[1; 512]), Some(0));
@@ -476,7 +477,7 @@ fn a_volume_that_one_command_serves_is_reached_too() {
     assert_eq!((client.write(0, &[3; 4096]), client.flush()), (Some(0), Some(0)));
     served_ok(&dir, "volume snapshot a.img#v s");
     assert_eq!(ask_ok(&dir, "client list --json").json()["clients"][0]["export"], "v");
-    // Somebody who is not told where to ask is refused as ever.
+    // A command without the runtime directory does not find the daemon, so it reports that the pool is in use.
     let refused = dir.run("volume snapshot a.img#v t");
     assert!(refused.code == 1 && refused.err.contains("in use"), "{}", refused.err);
     daemon.end();

@@ -1,4 +1,4 @@
-//! What a daemon tells others while it runs: systemd, and who asks for its metrics.
+//! Notifications and sockets of systemd, and the metrics of a daemon.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// The daemon is started as by systemd: with a listening socket that is passed to it, and a notification socket.
+/// Starts the daemon like systemd does: with an inherited listening socket and a notification socket.
 #[test]
 fn systemd_is_told_and_its_sockets_are_served() {
     let Some(dir) = pools() else { return };
@@ -27,7 +27,7 @@ fn systemd_is_told_and_its_sockets_are_served() {
     };
     std::fs::write(dir.path("c.toml"), BOTH.replace("listen", "#")).expect("written");
     let listener = std::os::unix::net::UnixListener::bind(dir.path("given.sock")).expect("bound");
-    // The shell's number becomes that of the daemon; its descriptor 3 is the listening socket.
+    // `exec` keeps the process id of the shell, so LISTEN_PID is right. Descriptor 3 is the listening socket.
     let script = "exec 3<&0 </dev/null; export LISTEN_PID=$$; exec \"$S\" serve --config c.toml";
     let mut command = Command::new("sh");
     command.arg("-c").arg(script).current_dir(dir.path("")).env("S", assert_cmd::cargo::cargo_bin!("sheave"));
@@ -79,8 +79,8 @@ fn tls_for_an_address_that_no_socket_has_is_refused() {
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(said.contains("where no socket listens") && said.contains(&format!("tcp:[::]:{port}")), "{said}");
 
-    // A new configuration that does so leaves TLS as it was; and the first table that names an address counts, `off`
-    // too.
+    // A reload with such an address leaves TLS unchanged. Of several tables that name an address the first one counts,
+    // even if its mode is `off`.
     let config = |address: &str| {
         let off = tls("unix:other.sock", "mode = \"off\"\n");
         format!("{BOTH}{off}{}", tls(address, "mode = \"require\"\n"))
@@ -88,7 +88,8 @@ fn tls_for_an_address_that_no_socket_has_is_refused() {
     let mut daemon = Daemon::start(&dir, &config("unix:nbd.sock"));
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it wants TLS");
     assert!(Nbd::connect(&dir.path("other.sock"), "va").is_some(), "it wants none");
-    // Without `listen` its sockets may come from systemd, and any address may be right; these have none of that name.
+    // A configuration without `listen` is valid, because the sockets may come from systemd. But this daemon has no
+    // socket with the address in the table.
     let unlisted = config("unix:./nbd.sock").replace("listen = [\"unix:nbd", "# [\"unix:nbd");
     std::fs::write(dir.path("c.toml"), unlisted).expect("written");
     daemon.signal("-HUP");
@@ -96,7 +97,8 @@ fn tls_for_an_address_that_no_socket_has_is_refused() {
     let said = daemon.said();
     assert!(said.contains("TLS stays as it was: TLS is for unix:./nbd.sock"), "{said}");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it still wants TLS");
-    // An address that the configuration does not have any more, nor its TLS, is listened on until the end: with TLS.
+    // The new configuration has neither this address nor its TLS. The daemon listens on the address until it ends, and
+    // still requires TLS there.
     std::fs::write(dir.path("c.toml"), BOTH.replace("\"unix:nbd.sock\", ", "")).expect("written");
     daemon.signal("-HUP");
     let until = Instant::now() + Duration::from_secs(60);
@@ -108,7 +110,7 @@ fn tls_for_an_address_that_no_socket_has_is_refused() {
     daemon.end();
 }
 
-/// Calls a method that copies through a pipe, from another thread, until it has begun.
+/// Calls a method that copies through a pipe, on another thread. Returns when the copy has begun.
 fn copy_by_pipe(dir: &Dir, method: &'static str, volume: &'static str, end: std::os::fd::OwnedFd) -> JoinHandle<bool> {
     let mut client = sheave_varlink::Client::connect(&dir.path("run/control.sock")).expect("the daemon is there");
     client.set_patience(Some(Duration::from_secs(60)));
@@ -125,7 +127,8 @@ fn copy_by_pipe(dir: &Dir, method: &'static str, volume: &'static str, end: std:
     call
 }
 
-/// Nobody reads or fills the pipes of two copies. A reload waits for a copy; the end of the daemon waits for neither.
+/// Two copies stand still, because nobody reads or fills their pipes. A reload waits for a copy, but the end of the
+/// daemon waits for neither.
 #[test]
 fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
     let Some(dir) = pools() else { return };
@@ -134,14 +137,14 @@ fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
     assert_eq!(client.write(0, &vec![6; 1 << 20]), Some(0));
     assert_eq!(client.flush(), Some(0));
-    // More than a pipe holds, and nobody reads it; and one into which nobody writes.
+    // The export writes more than a pipe holds, and nobody reads that pipe. Nobody writes to the pipe of the import.
     let (unread, out) = std::io::pipe().expect("a pipe");
     let exported = copy_by_pipe(&dir, "io.sheave.Control.ExportVolume", "v", out.into());
     let (into, unwritten) = std::io::pipe().expect("a pipe");
     let imported = copy_by_pipe(&dir, "io.sheave.Control.ImportVolume", "w", into.into());
-    // Not flushed: the end has to make it durable.
+    // This write is not flushed: the end of the daemon has to make it durable.
     assert_eq!(client.write(8 << 20, &[7; 4096]), Some(0));
-    // The reload waits for the turn of the pool, which the import has.
+    // The reload waits until the import is done, because the pool carries out one change at a time.
     let more = "\n[[export]]\nname = \"vw\"\npool = \"a\"\nvolume = \"w\"\n";
     std::fs::write(dir.path("c.toml"), BOTH.to_owned() + more).expect("written");
     daemon.signal("-HUP");
@@ -159,15 +162,15 @@ fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
     assert_eq!(std::fs::read(dir.path("v.raw")).expect("read")[8 << 20..][..4096], [7; 4096]);
 }
 
-/// A command and a reload add the same export at the same time. Whichever comes first, the export is served, and the
-/// daemon knows its clients: a rollback of its volume is refused while one is connected.
+/// A command and a reload add the same export at the same time. In either order the export is served, and the daemon
+/// counts its clients: a rollback of the volume is refused while a client is connected.
 #[test]
 fn an_export_that_comes_twice_at_once_is_known_to_be_served() {
     let Some(dir) = pools() else { return };
     dir.ok("volume create a.img#w --size 16M");
     dir.ok("volume snapshot a.img#v before");
     let mut daemon = Daemon::start(&dir, BOTH);
-    // Both wait for the turn of the pool.
+    // The command and the reload both have to wait for the import.
     let (into, unwritten) = std::io::pipe().expect("a pipe");
     let imported = copy_by_pipe(&dir, "io.sheave.Control.ImportVolume", "w", into.into());
     std::thread::scope(|scope| {
@@ -204,7 +207,7 @@ fn lint(page: &str) {
 #[test]
 fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
     let Some(dir) = pools() else { return };
-    // A port that is free now.
+    // A free port. Another process may take it before the daemon does, but that is rare.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("bound").port();
     let daemon = Daemon::start(&dir, &format!("metrics = \"127.0.0.1:{port}\"\n{}", BOTH.replace("b.img", "none.img")));
     let ask = |path: &str, accept: &str| {
@@ -238,7 +241,7 @@ fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
         assert!(page.contains(line), "{line} is not in\n{page}");
     }
     assert!(page.starts_with("HTTP/1.1 200 ") && page.ends_with("# EOF\n"), "{page}");
-    // Who asks for nothing special gets the older format, in which a family of counters has the name of its values.
+    // Without an Accept header the answer has the older format. There the name of a counter's family ends in `_total`.
     let plain = ask("/metrics", "");
     assert!(
         plain.contains("# TYPE sheave_export_written_bytes_total counter\n") && !plain.contains("# EOF"),
@@ -248,7 +251,7 @@ fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
     let rows = ask_ok(&dir, "client list --json").json();
     assert_eq!((&rows["clients"][0]["written_bytes"], &rows["clients"][0]["read_bytes"]), (&4096.into(), &0.into()));
     assert!(ask_for("/other").starts_with("HTTP/1.1 404 "));
-    // An address of this machine is not asked for by another name, also not for metrics (DNS rebinding).
+    // Requests with a foreign host name are refused, against DNS rebinding. That holds for metrics too.
     let mut rebound = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     rebound.write_all(b"GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n").expect("sent");
     let mut page = String::new();
@@ -269,17 +272,17 @@ fn peers_that_are_slow_keep_nobody_from_the_metrics() {
         stream
     };
     let ends = AtomicBool::new(false);
-    // Fewer and more than the server hears at a time.
+    // The server handles a limited number of connections at once: one number is below that limit, the other above it.
     for slow in [12, 100] {
-        // Relaxed: it says when to end, and nothing else.
+        // Relaxed: the flag only ends the loops, and no data depends on it.
         ends.store(false, Ordering::Relaxed);
         std::thread::scope(|scope| {
             for _ in 0..slow {
                 scope.spawn(|| {
-                    // Relaxed: as above.
+                    // Relaxed: the flag only ends this loop.
                     while !ends.load(Ordering::Relaxed) {
                         let mut stream = connect();
-                        // One that was dropped comes again, soon but not at once.
+                        // A dropped peer connects again after a short pause.
                         let _ = stream.write_all(b"GET /metrics HT").and_then(|()| stream.read(&mut [0]));
                         std::thread::sleep(Duration::from_millis(300));
                     }
@@ -290,14 +293,15 @@ fn peers_that_are_slow_keep_nobody_from_the_metrics() {
                 stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
                 let mut page = String::new();
                 let read = stream.read_to_string(&mut page);
-                // Relaxed: as above. A panic would leave the others going on for ever.
+                // Relaxed: the flag only ends the loops. It is set before an assertion can fail, or the other
+                // threads would never end.
                 let all = read.is_ok() && page.contains("sheave_reactors");
                 ends.store(!all || number == 19, Ordering::Relaxed);
                 assert!(all, "{slow} slow peers, scrape {number}: {read:?} {page}");
             }
         });
     }
-    // Silent ones are dropped, and are not kept for ever.
+    // The server drops silent connections after a while.
     let mut silent: Vec<_> = (0..80).map(|_| connect()).collect();
     silent.iter_mut().for_each(|stream| assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed"));
     daemon.end();
@@ -318,12 +322,12 @@ fn a_reload_changes_a_limit_while_clients_stay() {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "x").expect("it is served");
     let from = std::time::Instant::now();
     (0..10).for_each(|_| assert_eq!(client.write(0, &[1; 512]), Some(0)));
-    // The first begins at once.
+    // The first write starts at once, so there are nine pauses of 50 ms.
     assert!(from.elapsed() >= std::time::Duration::from_millis(9 * 50 - 10), "{:?}", from.elapsed());
     std::fs::write(dir.path("c.toml"), config("")).expect("written");
     daemon.signal("-HUP");
     daemon.until_it_says("the configuration was read again");
-    // At 20 a second this would take 100 s.
+    // With the old limit of 20 per second these writes would take 100 s.
     let from = std::time::Instant::now();
     (0..2000).for_each(|_| assert_eq!(client.write(0, &[1; 512]), Some(0)));
     assert!(from.elapsed() < std::time::Duration::from_secs(50), "{:?}", from.elapsed());

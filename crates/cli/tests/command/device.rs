@@ -1,5 +1,5 @@
-//! `sheave device`, and devices in `sheave top` and `/metrics`: counters that grow with the I/O of clients, and the
-//! switch of statistics.
+//! `sheave device`, and the devices in `sheave top` and `/metrics`: the counters grow with the I/O of clients, and
+//! statistics can be switched off and on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// A file served as it is, beside two pools.
+/// Configuration of an export of a plain file, appended to that of two pools.
 const DISK: &str = "\n[[export]]\nname = \"disk\"\nspec = \"file:disk.img\"\n";
 const NAME: &str = "file:disk.img";
 
-/// The device with this name in a list.
+/// Returns the device that has this name in a list. Panics if there is none.
 fn named(list: &Value, name: &str) -> Value {
     let devices = list["devices"].as_array().expect("a list");
     devices.iter().find(|device| device["name"] == name).unwrap_or_else(|| panic!("no {name} in {list}")).clone()
@@ -22,7 +22,7 @@ fn device(dir: &Dir, name: &str) -> Value {
     named(&ask_ok(dir, "device list --json").json(), name)
 }
 
-/// Requests, bytes and busy time of the disk.
+/// Returns the counters of the disk: reads, bytes read, writes, bytes written, and busy time in nanoseconds.
 fn counters(dir: &Dir) -> [u64; 5] {
     let disk = device(dir, NAME);
     let of = |operation: usize, field: &str| disk["operations"][operation][field].as_u64().expect("a number");
@@ -30,14 +30,14 @@ fn counters(dir: &Dir) -> [u64; 5] {
     [of(0, "ios"), of(0, "bytes"), of(1, "ios"), of(1, "bytes"), busy_ns]
 }
 
-/// Two pools, and a file that is served as it is.
+/// Makes two pools, and a plain file of 16 MiB.
 fn files() -> Option<Dir> {
     let dir = pools()?;
     std::fs::write(dir.path("disk.img"), vec![0; 16 << 20]).expect("written");
     Some(dir)
 }
 
-/// Eight reads and eight writes of a block.
+/// Writes eight blocks and reads each of them.
 fn some_io(client: &mut Nbd) {
     for block in 0..8 {
         assert_eq!(client.write(block << 12, &[7; 4096]), Some(0));
@@ -67,7 +67,7 @@ fn counters_of_a_device_grow_with_its_io_and_stand_still_without_statistics() {
     assert_eq!(counters(&dir), before, "no statistics are kept");
     assert!(writes(&dir) >= of_pool + 8, "those of other devices are");
     daemon.until_it_says("method=io.sheave.Control.SetDeviceStatistics");
-    // All devices again; then one by its path.
+    // Switches statistics on for all devices, and later off for one device that is named by its path.
     let set = ask_ok(&dir, "device statistics on --json").json();
     assert_eq!(set, json!({ "done": "switched", "kept": true, "devices": ["file:./a.img", "file:./b.img", NAME] }));
     some_io(&mut client);
@@ -92,7 +92,7 @@ fn top_and_metrics_have_the_devices_with_their_utilization() {
     let ends = AtomicBool::new(false);
     let board = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Relaxed: it says when to end, and nothing else.
+            // Relaxed: the flag only ends the loop, and no data depends on it.
             while !ends.load(Ordering::Relaxed) {
                 some_io(&mut client);
             }
@@ -110,7 +110,7 @@ fn top_and_metrics_have_the_devices_with_their_utilization() {
     assert!(number("iops") > 1.0 && number("reads_per_second") > 0.0 && number("writes_per_second") > 0.0, "{disk}");
     assert!(number("bytes_per_second") >= number("written_bytes_per_second"), "{disk}");
     assert_eq!((&disk["export"], &disk["pool"], &disk["kept"]), (&json!("disk"), &Value::Null, &json!(true)));
-    // The volumes of this pool had no client.
+    // The volume of this pool had no client.
     let idle = named(&board, "file:./b.img");
     assert_eq!((&idle["pool"], &idle["reads_per_second"]), (&json!("b"), &json!(0.0)), "{idle}");
     let metrics = crate::web::get(&daemon, "/metrics");

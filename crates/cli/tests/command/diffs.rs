@@ -1,5 +1,5 @@
-//! Diffs between snapshots: what they bring is what was there, they go onto what they begin at alone, and an import
-//! that ends early leaves nothing.
+//! Diffs between snapshots: an import gives the exact content. Only a volume that has the diff's first snapshot accepts
+//! it. An import that ends early leaves nothing.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::sheave::{Dir, no_io_uring};
 
 const MIB: u64 = 1 << 20;
 
-/// A change as a diff of ours, made by hand: data at some places, zeroes at others.
+/// Builds a diff by hand. Each range is start, length, and the seed of its data or `None` for zeroes.
 fn diff(version: Version, header: &Header, ranges: &[(u64, u64, Option<u64>)]) -> Vec<u8> {
     let mut bytes = begin(version, header);
     for (pos, len, seed) in ranges {
@@ -35,14 +35,14 @@ fn names(from: Option<&str>, to: &str, size: u64) -> Header {
     Header { from: from.map(Into::into), to: Some(to.into()), size, ..Header::default() }
 }
 
-/// Changes `p.img#v` from one snapshot to the next.
+/// Imports a hand-made diff into `p.img#v`, which makes the next snapshot.
 fn change(dir: &Dir, header: &Header, ranges: &[(u64, u64, Option<u64>)]) {
     fs::write(dir.path("by-hand"), diff(Version::V1, header, ranges)).expect("a diff");
     dir.ok("volume import-diff by-hand p.img#v --progress none");
 }
 
-/// A pool `p.img` with a volume of 16 MiB and its snapshots a, b (written, punched, odd ranges), c (cut), d (grown,
-/// rolled back to a and written); and an empty pool `q.img` with other units and checksums.
+/// Makes a pool `p.img` with a volume of 16 MiB and the snapshots a, b (written, punched, odd ranges), c (made smaller)
+/// and d (made larger, rolled back to a and written). Also makes an empty pool `q.img` with other units and checksums.
 fn pools() -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -103,7 +103,7 @@ fn a_chain_of_diffs_makes_a_copy_across_cuts_growth_and_rollbacks() {
         assert_eq!(again["done"], "present", "{again}");
         before = Some(name);
     }
-    // The bytes that were made by hand, too: what a diff of odd ranges says is what is there.
+    // The hand-made diff with odd ranges gives exactly the expected bytes.
     let (a, b) = (content(&dir, "p.img#a"), content(&dir, "p.img#b"));
     let mut wanted = a;
     for (pos, len, seed) in [(1000, 100, Some(3)), (8192, 12288, None), (MIB - 7, 2 * MIB, Some(4))] {
@@ -141,12 +141,12 @@ fn a_diff_goes_onto_what_it_begins_at_alone() {
     let before = content(&dir, "q.img#copy");
     assert_refused(&dir, "volume import-diff c.diff q.img#copy", &["no snapshot 'b'"]);
     assert_refused(&dir, "volume import-diff a.diff q.img#copy --as other", &["begins at nothing"]);
-    // A snapshot of that name, which is another: by its content, and by its time alone.
+    // The target has a snapshot with the name of the base, but it is another snapshot.
     let other = diff(Version::V1, &names(None, "x", 16 * MIB), &[(0, 4096, Some(9))]);
     fs::write(dir.path("x.diff"), other).expect("a diff");
     dir.ok("volume import-diff x.diff q.img#x-volume");
     assert_refused(&dir, "volume import-diff b.diff q.img#x-volume --base x", &["another snapshot"]);
-    // Changed since.
+    // The volume has changed since its snapshot.
     let more = diff(Version::V1, &names(Some("a"), "e", 16 * MIB), &[(0, 4096, Some(9))]);
     fs::write(dir.path("e.diff"), more).expect("a diff");
     dir.ok("volume clone q.img#a changed");
@@ -154,7 +154,8 @@ fn a_diff_goes_onto_what_it_begins_at_alone() {
     assert!(said.err.contains("warning: ") && said.err.contains("cannot be verified"), "{}", said.err);
     assert_refused(&dir, "volume import-diff b.diff q.img#changed", &["has changed since", "volume rollback"]);
     assert!(content(&dir, "q.img#copy") == before);
-    // Version 1 has names, and a warning; `--base` and `--as` give others.
+    // A diff of version 1 identifies snapshots only by name, which gives a warning. `--base` and `--as` replace the
+    // names.
     dir.ok("volume rename q.img#a monday");
     let said = dir.ok("volume import-diff b1.diff q.img#copy --base monday --as tuesday --json --progress none");
     assert_eq!(said.json()["warnings"].as_array().map(Vec::len), Some(1), "{}", said.out);
@@ -173,14 +174,14 @@ fn what_did_not_change_is_not_read() {
     let dir = Dir::new();
     dir.ok("pool create p.img --size 256M --checksum crc32c --block 4K");
     change(&dir, &names(None, "a", 128 * MIB), &[(0, 64 * MIB, Some(1))]);
-    // Each hundredth block.
+    // Every hundredth block is changed.
     let ranges: Vec<(u64, u64, Option<u64>)> = (0..16384).step_by(100).map(|at| (at * 4096, 4096, Some(at))).collect();
     change(&dir, &names(Some("a"), "b", 128 * MIB), &ranges);
     let wanted = content(&dir, "p.img#b");
     let told: serde_json::Value =
         serde_json::from_str(&dir.ok("volume diff p.img#a p.img#b --json").out).expect("JSON");
     assert_eq!(told.as_array().map(Vec::len), Some(ranges.len()), "{told}");
-    // All that did not change rots: whoever reads it fails.
+    // All unchanged data is damaged, so that a read of it fails.
     let map: serde_json::Value = serde_json::from_str(&dir.ok("volume map p.img#b --json").out).expect("JSON");
     let file = fs::OpenOptions::new().write(true).open(dir.path("p.img")).expect("the pool");
     for extent in map.as_array().expect("a list").iter().filter(|extent| extent["data"] == true) {
@@ -198,13 +199,13 @@ fn what_did_not_change_is_not_read() {
     fs::write(dir.path("whole"), whole).expect("a diff");
     dir.ok("pool create q.img --size 256M");
     dir.ok("volume import-diff whole q.img#v");
-    // By hand and by name: the snapshot there was not taken in the same second, perhaps.
+    // Version 1 compares only names: the copy of the snapshot may have another time of creation than the original.
     dir.ok("volume export-diff p.img#b b1.diff --from a --format v1");
     dir.ok("volume import-diff b1.diff q.img#v");
     assert!(content(&dir, "q.img#v") == wanted);
 }
 
-/// Fifty writes of one block after a snapshot: the copies that they made are not in the diff.
+/// After a snapshot, fifty writes of one block each copy whole groups of blocks. The copied blocks are not in the diff.
 #[test]
 fn an_increment_is_as_large_as_what_changed() {
     if no_io_uring() {
@@ -214,7 +215,7 @@ fn an_increment_is_as_large_as_what_changed() {
         let dir = Dir::new();
         dir.ok(&format!("pool create p.img --size 256M {options}"));
         change(&dir, &names(None, "a", 64 * MIB), &[(0, 64 * MIB, Some(1))]);
-        // Far from each other, each in a group of its own.
+        // The blocks are so far from each other that each is in another group.
         let ranges: Vec<(u64, u64, Option<u64>)> =
             (0..50).map(|at| (at * MIB + at * 4096, 4096, Some(100 + at))).collect();
         change(&dir, &names(Some("a"), "b", 64 * MIB), &ranges);
@@ -249,7 +250,7 @@ fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
         let mut command = dir.command("volume import-diff - q.img#copy --progress none");
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
         let mut stdin = child.stdin.take().expect("a pipe");
-        // More than a pipe and its reader hold: when this is written, the import has begun.
+        // The pipe and the buffer of its reader hold less than this: when the write returns, the import has begun.
         stdin.write_all(&whole[..MIB as usize]).expect("written");
         if kill {
             child.kill().expect("killed");
@@ -261,14 +262,15 @@ fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
         assert!(content(&dir, "q.img#copy") == before);
         let wanted: &[&str] = if kill { &["a", "copy", "copy.import-diff"] } else { &["a", "copy"] };
         assert_eq!(listed(&dir, "q.img"), wanted, "kill: {kill}");
-        // Whoever opens the pool for writing finds it.
+        // The next command that opens the pool for writing removes the interim volume.
         dir.ok("pool set q.img --low-water 5%");
         assert_eq!(listed(&dir, "q.img"), ["a", "copy"]);
     }
     dir.ok("volume import-diff b.diff q.img#copy");
     assert!(content(&dir, "q.img#copy") == content(&dir, "p.img#b"));
     assert_eq!(listed(&dir, "q.img"), ["a", "b", "copy"]);
-    // Killed between the snapshot and the volume: the next one does the rest.
+    // The rollback gives the state after a kill that came between the new snapshot and the change of the volume. The
+    // next import does the rest.
     dir.ok("volume rollback q.img#copy a --yes");
     let done = dir.ok("volume import-diff b.diff q.img#copy --json --progress none").json();
     assert_eq!((&done["done"], &done["copied_bytes"]), (&"finished".into(), &0.into()), "{done}");
@@ -278,7 +280,8 @@ fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
     assert!(content(&dir, "q.img#copy") == before);
 }
 
-/// A diff of ours as it would be if its snapshots had been taken in this second, `changed` otherwise.
+/// Returns the diff with the time of creation of both snapshots set to `created`, and their identities changed by
+/// `changed`.
 fn taken_at(bytes: &[u8], created: u64, changed: impl Fn(Identity) -> Identity) -> Vec<u8> {
     let (_, header) = Reader::begin(bytes).expect("a diff");
     let rest = &bytes[begin(Version::V2, &header).len()..];
@@ -287,8 +290,8 @@ fn taken_at(bytes: &[u8], created: u64, changed: impl Fn(Identity) -> Identity) 
     [begin(Version::V2, &Header { from_identity, to_identity, ..header }).as_slice(), rest].concat()
 }
 
-/// A snapshot that is deleted and taken anew in one second, with other data in the same places; or the snapshots of two
-/// copies of one image. Name, second, size and places are the same: only the random bits tell them apart.
+/// Two different snapshots can have the same name, second, size and changed ranges, for example if one is deleted and
+/// taken again within a second. Only the random part of the identity distinguishes them.
 #[test]
 fn another_snapshot_of_the_same_second_and_places_is_another_one() {
     if no_io_uring() {
@@ -318,7 +321,7 @@ fn another_snapshot_of_the_same_second_and_places_is_another_one() {
     assert_refused(&dir, "volume import-diff q-t c.img#v", &["'s' here is another snapshot"]);
     assert_refused(&dir, "volume import-diff q-t c.img#v --base s", &["'s' here is another snapshot"]);
     assert!(content(&dir, "c.img#v") == first);
-    // A copy of a copy is a copy.
+    // A diff that was exported from the copy works as well as one from the original.
     dir.ok("volume export-diff c.img#s c-s");
     dir.ok("volume import-diff c-s d.img#v");
     for pool in ["c", "d"] {
@@ -337,7 +340,8 @@ fn another_snapshot_of_the_same_second_and_places_is_another_one() {
         assert_eq!((of("s", "identity"), of("t", "identity")), (info("s"), info("t")));
         assert_ne!(info("s"), info("t"));
     }
-    // Of an older program: what looks alike is taken, and it is said that nothing proves it.
+    // Diffs of older programs contain no identity. A snapshot with the same name, time and size is accepted as the
+    // base, with a warning.
     dir.ok("volume delete d.img#t --yes");
     dir.ok("volume rollback d.img#v s --yes");
     let done = dir.ok("volume import-diff p-t-old d.img#v --json --progress none").json();
@@ -345,7 +349,7 @@ fn another_snapshot_of_the_same_second_and_places_is_another_one() {
     assert!(warned.contains("'s' is taken for the snapshot") && warned.contains("no identity"), "{done}");
 }
 
-/// The names of interim volumes are names that users may give too.
+/// Users may give their volumes the names that interim volumes have.
 #[test]
 fn volumes_called_as_an_interim_one_stay_as_they_are() {
     let Some(dir) = pools() else { return };
@@ -393,7 +397,7 @@ fn what_is_no_diff_is_told_and_changes_nothing() {
         assert!(content(&dir, "p.img#v") == before, "{word}");
         assert_eq!(listed(&dir, "p.img"), names_before, "{word}");
     }
-    // A size that no pool has room for, and one that no volume has.
+    // One size is too large for any pool, the other is no valid size of a volume.
     for size in [u64::MAX, 0] {
         fs::write(dir.path("bad"), diff(Version::V1, &names(Some("d"), "z", size), &[])).expect("a file");
         let said = dir.run("volume import-diff bad p.img#v --progress none");
@@ -425,7 +429,7 @@ fn ceph_merges_what_we_write_and_we_take_what_it_wrote() {
         assert_eq!((&done.json()["from"], &done.json()["format"]), (&serde_json::Value::Null, &"v1".into()));
         assert!(content(&dir, &format!("q.img#{name}")) == content(&dir, &format!("p.img#{to}")), "{merged}");
     }
-    // A merged diff between snapshots goes onto a copy that has the first of them.
+    // A merged diff can be imported into a copy that has the first snapshot of the merged range.
     dir.ok("volume import-diff a.diff q.img#w");
     dir.ok("volume import-diff bc q.img#w --as w-c");
     assert!(content(&dir, "q.img#w") == content(&dir, "p.img#c"));

@@ -1,4 +1,4 @@
-//! A daemon whose control socket is not in the runtime directory, and what commands tell of it.
+//! A daemon whose control socket is not in the runtime directory, and the messages of commands about it.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ fn pools_of_a_daemon_elsewhere_are_reached_by_its_control_socket() {
     let Some(dir) = pools() else { return };
     dir.ok("pool create free.img --size 64M");
     let daemon = Daemon::start(&dir, &format!("{BOTH}\n[control]\npath = \"else.sock\"\n"));
-    // Without it the pool is in use, and the words say how to get there.
+    // Without --control the pool is in use, and the error says how to reach the daemon.
     let said = ask(&dir, "volume list a.img");
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.err.contains("is in use") && said.err.contains("is named by --control PATH"), "{}", said.err);
@@ -22,16 +22,16 @@ fn pools_of_a_daemon_elsewhere_are_reached_by_its_control_socket() {
     ] {
         let said = ask_ok(&dir, line);
         assert!(said.err.contains("a.img is served: asking 'sheave serve'"), "{line}\n{}", said.err);
-        // Cron mails what a job writes.
+        // --quiet suppresses the note, because cron mails every line that a job prints.
         let said = ask(&dir, &format!("--quiet {}", line.replace("#w --size", "#x --size").replace("#w s", "#w t")));
         assert!(said.code == 0 && said.err.is_empty(), "{line}\n{}", said.err);
     }
     let said = ask(&dir, "pool scrub a.img -q --control else.sock");
     assert!(said.code == 0 && said.err.is_empty(), "{}", said.err);
-    // What goes wrong is told all the same.
+    // Errors are printed even with --quiet.
     let said = ask(&dir, "volume create a.img#w --size 4M --control else.sock -q");
     assert!(said.code != 0 && said.err.contains("there is a volume 'w' already"), "{}", said.err);
-    // A pool that nobody has is opened here; a socket that nobody serves is an error, whoever has the pool.
+    // A pool that no process has open is opened by the command itself. A socket without a server is always an error.
     ask_ok(&dir, "pool info free.img --control else.sock");
     let said = ask(&dir, "pool info free.img --control none.sock");
     assert!(said.code == 1 && said.err.contains("no server answers at none.sock"), "{}", said.err);

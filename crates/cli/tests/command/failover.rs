@@ -1,8 +1,9 @@
-//! V29: two daemons that stand by for each other's pool, on a Ceph cluster of one node: who has the pool is killed, or
-//! stopped and woken again later, under a client that knows what was flushed.
+//! Failover between two daemons that stand by for the same pool, on a Ceph cluster of one node (V29). The daemon that
+//! has the pool is killed, or stopped and continued later, while a client writes and checks that no flushed data is
+//! lost.
 //!
-//! Both have the same configuration but for their sockets, and the client goes to the one that serves.
-//! `SHEAVE_FAILOVER_ROUNDS` makes more rounds: `cargo xtask nightly` takes 20.
+//! The configurations of the two daemons name the same pool. The client connects to the daemon that serves the volume.
+//! `SHEAVE_FAILOVER_ROUNDS` sets the number of rounds: `cargo xtask nightly` sets 20.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +19,12 @@ use crate::daemon::{Daemon, Nbd};
 use crate::sheave::{Dir, no_io_uring};
 
 const BLOCK: usize = 4096;
-/// Blocks that the client has.
+/// Number of blocks that the client uses.
 const BLOCKS: u64 = 512;
-/// How long one may take to serve again: Ceph misses a client after 5 s here.
+/// Longest time until the other daemon serves. This cluster declares a silent client dead after 5 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What each block may hold, the newest last: what was flushed last, and what was written since.
+/// Contents that each block may have: the one at the last flush, then those written since, the newest last.
 #[derive(Default)]
 struct Known(BTreeMap<u64, Vec<u64>>);
 
@@ -36,7 +37,7 @@ impl Known {
         self.0.entry(block).or_insert_with(|| vec![0])
     }
 
-    /// Each block has what it may have; `None` when the connection is gone.
+    /// Asserts that each block has one of its possible contents. Returns `None` if the connection breaks.
     fn check(&mut self, nbd: &mut Nbd) -> Option<()> {
         for block in 0..BLOCKS {
             let data = nbd.read(block * BLOCK as u64, BLOCK as u32)?;
@@ -49,10 +50,10 @@ impl Known {
     }
 }
 
-/// Writes and flushes until the connection is gone or a request fails.
+/// Writes and flushes until the connection breaks or a request fails.
 fn work(nbd: &mut Nbd, known: &mut Known, next: &AtomicU64, stop: &AtomicBool) -> Option<()> {
     let mut rng = Rng::new(next.load(Ordering::Relaxed));
-    // Relaxed, here and below: each flag and number carries nothing but itself.
+    // Relaxed, here and below: no other data depends on these flags and numbers.
     while !stop.load(Ordering::Relaxed) {
         let mut written = Vec::new();
         for _ in 0..1 + rng.below(16) {
@@ -67,7 +68,7 @@ fn work(nbd: &mut Nbd, known: &mut Known, next: &AtomicU64, stop: &AtomicBool) -
             return None;
         }
         for (block, number) in written {
-            // What was written to the block before that is gone for good.
+            // The flush made this content durable, so older contents of the block are no longer possible.
             let may = known.may(block);
             let at = may.iter().position(|other| *other == number).expect("it was noted");
             may.drain(..at);
@@ -76,7 +77,7 @@ fn work(nbd: &mut Nbd, known: &mut Known, next: &AtomicU64, stop: &AtomicBool) -
     Some(())
 }
 
-/// One of two hosts.
+/// One of the two hosts, with its daemon while that runs.
 struct Host {
     dir: Dir,
     daemon: Option<Daemon>,
@@ -87,7 +88,7 @@ impl Host {
         Host::with(ceph, confined, "")
     }
 
-    /// With more in its configuration.
+    /// Makes a host. `more` is appended to its configuration.
     fn with(ceph: &Ceph, confined: bool, more: &str) -> Host {
         let dir = Dir::new();
         fs::create_dir(dir.path("run")).expect("made");
@@ -100,7 +101,7 @@ impl Host {
         Host { dir, daemon: None }
     }
 
-    /// With this pool of these volumes, of 16 MiB each.
+    /// Makes a pool with these volumes of 16 MiB each.
     fn with_pool(&self, spec: &str, volumes: &[&str]) {
         self.dir.ok(&format!("pool create {spec} --yes"));
         for volume in volumes {
@@ -116,8 +117,8 @@ impl Host {
         self.daemon.as_mut().expect("it was started")
     }
 
-    /// Lets a daemon that was stopped go on, until it says, once more, that it was cut off, and serves the volume no
-    /// more. It says so before it ends its exports, which takes a moment.
+    /// Continues a stopped daemon. Waits until the daemon logs that it has lost the pool, and then until it has ended
+    /// the export. The log entry comes first, because the end of an export takes a moment.
     fn wake(&mut self) {
         let losses = |daemon: &Daemon| daemon.said().matches("pool 'p' is lost: ").count();
         let (daemon, from) = (self.daemon(), Instant::now());
@@ -139,7 +140,7 @@ impl Host {
     }
 }
 
-/// Waits until it serves the volume; how long that took.
+/// Waits until a daemon serves the volume on this socket. Returns the time that this took.
 fn until_served(socket: &Path, what: &str) -> Duration {
     let from = Instant::now();
     while Nbd::connect(socket, "v").is_none() {
@@ -157,7 +158,7 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
     let Some(ceph) = Ceph::start(Store::Memory) else { return };
     let rounds: u32 = std::env::var("SHEAVE_FAILOVER_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     ceph.rbd(&["create", "--size", "256M", "disk"]);
-    // One is locked in, the other not.
+    // One daemon confines itself, the other does not.
     let mut hosts = [Host::new(&ceph, true), Host::new(&ceph, false)];
     let spec = format!("rbd:rbd/disk,conf={}", ceph.conf().display());
     hosts[0].with_pool(&spec, &["v"]);
@@ -195,7 +196,8 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
             if is_killed {
                 known = worker.join().expect("no byte was lost");
             } else {
-                // The owner still has requests of its client. Others write, then it wakes.
+                // The stopped owner still has requests of its client. The other host writes before the owner
+                // continues.
                 let fresh = content(u64::MAX - u64::from(round));
                 let tail = BLOCKS * BLOCK as u64;
                 assert_eq!(after.write(tail, &fresh), Some(0));
@@ -223,7 +225,8 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
     hosts[0].dir.ok(&format!("pool check {spec}"));
 }
 
-/// The storage is silent to an owner that its clients still reach; and a pool is waited for whose cluster is nowhere.
+/// The storage does not answer the owner any more, while clients can still connect to it. Then another daemon has to
+/// take over although it also waits for a pool on a cluster that never answers.
 #[test]
 fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     if no_io_uring() {
@@ -231,7 +234,7 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     }
     let Some(ceph) = Ceph::start(Store::Memory) else { return };
     ceph.rbd(&["create", "--size", "256M", "disk"]);
-    // A monitor that takes connections and never answers, for much longer than the test has patience.
+    // The monitor of this cluster accepts connections and never answers.
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let (port, dir) = (nowhere.local_addr().expect("bound").port(), Dir::new());
     let conf = dir.path("nowhere.conf");
@@ -242,7 +245,7 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     fs::write(&conf, text.lines().map(mon).collect::<Vec<_>>().join("\n") + "\n").expect("written");
     let silent = format!("[[pool]]\nname = \"q\"\npath = \"rbd:rbd/other,conf={},connect=600s\"\n", conf.display());
 
-    // Two pools: that one is let go of, for which a client is waited for, holds up the other no longer than itself.
+    // The owner has two pools. The write that is under way in one of them must not delay the release of the other.
     ceph.rbd(&["create", "--size", "256M", "second"]);
     let [spec, second] = ["disk", "second"].map(|image| format!("rbd:rbd/{image},conf={}", ceph.conf().display()));
     let more = format!("[[pool]]\nname = \"q\"\npath = \"{second}\"\n[[export]]\npool = \"q\"\nvolume = \"u\"\n");
@@ -253,7 +256,7 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     until_served(&owner.socket(), "the owner");
     let mut client = Nbd::connect(&owner.socket(), "v").expect("it is served");
 
-    // A copy from a pipe into which nobody writes has the pool's turn.
+    // A copy from a pipe to which nobody writes blocks all other changes of the pool.
     let (pipe, keep) = std::io::pipe().expect("a pipe");
     let path = owner.dir.path("run/control.sock");
     let copy = std::thread::spawn(move || {
@@ -265,11 +268,11 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     std::thread::sleep(Duration::from_millis(500));
 
     ceph.stop_osd();
-    // How it ends is nobody's concern: the storage may or may not have it.
+    // The result of this write is not checked: it may or may not reach the storage.
     let write = std::thread::spawn(move || client.write(0, &content(1)).is_some() && client.flush().is_some());
     let from = Instant::now();
     while ["v", "u"].iter().any(|volume| Nbd::connect(&owner.socket(), volume).is_some()) {
-        // Ten seconds are promised, and a look is due each half second.
+        // The daemon has to give the pool up after ten seconds. It checks every half second.
         assert!(from.elapsed() < Duration::from_secs(20), "it serves what another may have written");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -283,7 +286,7 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     let took = until_served(&owner.socket(), "who let go, and nobody took it,");
     eprintln!("{} ms until it has the pool again", took.as_millis());
 
-    // Of two pools that are waited for, one that never opens.
+    // The other daemon waits for two pools, and one of them never opens.
     let mut other = Host::with(&ceph, false, &silent);
     other.start();
     other.daemon().until_it_says("pool 'p' is waited for: ");
@@ -294,7 +297,7 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     drop(nowhere);
 }
 
-/// Without standby, too: another machine opens the image while its owner is stopped.
+/// An owner without standby ends its export too when another machine has opened the image meanwhile.
 #[test]
 fn an_owner_that_does_not_stand_by_ends_what_was_taken_from_it() {
     if no_io_uring() {
@@ -333,7 +336,7 @@ fn a_pool_whose_storage_cuts_nobody_off_is_not_waited_for() {
     fs::create_dir(dir.path("run")).expect("made");
     let config = "listen = [\"unix:nbd.sock\"]\n[[pool]]\nname = \"p\"\npath = \"p.img\"\nstandby = true\n";
     let mut daemon = Daemon::start(&dir, &(config.to_owned() + "[[export]]\npool = \"p\"\nvolume = \"v\"\n"));
-    // Pools that are waited for are opened behind the start.
+    // Pools with `standby` are opened in the background, so the error comes after the start.
     daemon.until_it_says("wants storage that cuts off who had the pool before");
     let said = daemon.said();
     assert!(said.contains("serve this pool without standby") && Nbd::connect(&dir.path("nbd.sock"), "v").is_none());

@@ -1,11 +1,11 @@
-//! Pools that are found by their labels: by one member, by their UUID, by the name that a server has for them.
+//! Pools that are found by their labels: by one member, by their UUID, or by the name in a server's configuration.
 
 use std::path::Path;
 
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::{Dir, no_io_uring};
 
-/// A pool `a.img` with a volume `v`, to which `b.img` was added in the directory `more`.
+/// Makes a pool `a.img` with a volume `v`, and adds the member `more/b.img`.
 fn two_members() -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -23,8 +23,8 @@ fn uuid(dir: &Dir) -> String {
     dir.ok("pool info a.img --search more --json").json()["uuid"].as_str().expect("a text").to_owned()
 }
 
-/// Whether the file system of a directory keeps extended attributes of users: without them a member in another
-/// directory is found where one says to look.
+/// Returns true if the file system of a directory has extended attributes of users. Without them a member in another
+/// directory is found only with --search.
 fn keeps_hints(path: &Path) -> bool {
     let keeps = rustix::fs::setxattr(path, "user.sheave.test", b"1", rustix::fs::XattrFlags::empty()).is_ok();
     if !keeps {
@@ -33,8 +33,8 @@ fn keeps_hints(path: &Path) -> bool {
     keeps
 }
 
-/// The server is killed and started with the configuration that it had: the member that was added meanwhile, in a
-/// directory that nothing names, is there.
+/// A member is added in another directory, and the server is killed. A start with the old configuration, which does
+/// not name that directory, finds the member.
 #[test]
 fn a_pool_that_has_grown_is_served_by_the_configuration_that_was() {
     let Some(dir) = pools() else { return };
@@ -63,7 +63,7 @@ fn a_pool_that_has_grown_is_served_by_the_configuration_that_was() {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "big").expect("it is served");
     assert!((0..160u64).all(|at| client.read(at << 20, 1 << 20) == Some(vec![at as u8 + 1; 1 << 20])));
     drop(client);
-    // Whatever it is called, it is the same pool, and the server is asked.
+    // Every name of the pool leads to the server that has it.
     let names = ["a.img".into(), more.clone(), format!("a.img+{more}"), format!("{more}+a.img"), "a".into()];
     for name in names {
         let said = ask(&dir, &format!("volume info {name}#big --json"));
@@ -95,7 +95,7 @@ fn any_member_names_the_pool_in_every_command() {
     assert_eq!(dir.ok(&format!("pool info c.img --json --search more{search}")).json()["size_bytes"], 192 << 20);
     let twice = dir.run("pool info a.img+a.img");
     assert!(twice.code == 1 && twice.err.contains("are both member 0"), "{}", twice.err);
-    // What is lost is named, with where it was looked for; an older copy does not take its place.
+    // The error names the missing member and the places that were searched. An older copy of the member is not used.
     std::fs::copy(dir.path("c.img"), dir.path("old.img")).expect("copied");
     dir.ok(&format!("volume create a.img#w --size 1M{search}"));
     std::fs::remove_file(dir.path("c.img")).expect("removed");
@@ -122,7 +122,7 @@ fn a_configuration_names_a_pool_by_its_uuid() {
     daemon.signal("-HUP");
     daemon.until_it_says("event=reloaded");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "v").is_some(), "the same pool in other words: {}", daemon.said());
-    // By the server's name for it, unless there is a file of that name.
+    // The name in the server's configuration works unless there is a file of that name.
     let asked = ask_ok(&dir, "volume list main --json").json();
     assert_eq!(asked["pool"], "main");
     ask_ok(&dir, "volume snapshot main#v s");
@@ -136,7 +136,7 @@ fn a_configuration_names_a_pool_by_its_uuid() {
     assert!(refused.code == 1 && refused.err.contains("there is no such file"), "{}", refused.err);
     daemon.end();
     ask_ok(&dir, "serve --config c.toml --check");
-    // One that is not there: where it looked, and what it saw.
+    // For an unknown UUID the error lists the directories that were searched and the pools found there.
     let absent = "00112233445566778899aabbccddeeff";
     let mut daemon = Daemon::start(&dir, &config(absent, "search = [\"more\"]"));
     let said = daemon.said();
@@ -149,7 +149,7 @@ fn a_configuration_names_a_pool_by_its_uuid() {
     let told = &daemon.said()[said.len()..];
     assert!(!confined || told.contains("restart the daemon: it looks for members everywhere"), "{told}");
     daemon.end();
-    // On a command line.
+    // The UUID works on a command line too.
     dir.ok(&format!("volume info uuid:{uuid}#v --search . --search more"));
     let lost = dir.run(&format!("volume info uuid:{absent}#v"));
     assert!(lost.code == 1 && lost.err.contains("was not found") && lost.err.contains("--search DIR"), "{}", lost.err);
@@ -186,7 +186,7 @@ fn a_scan_tells_the_pools_of_this_host() {
     for word in [uuid.as_str(), "complete, 128 MiB", "older copy", "incomplete", "member 1 is missing"] {
         assert!(text.contains(word), "no {word}: {text}");
     }
-    // Two that are equally new: neither is taken.
+    // If two copies of a member are equally new, neither is used.
     std::fs::copy(dir.path("a.img"), dir.path("more/twin.img")).expect("copied");
     let told = scan(". more --json").json();
     let pool = told["pools"].as_array().and_then(|all| all.iter().find(|pool| pool["uuid"] == uuid.as_str()).cloned());
@@ -195,7 +195,7 @@ fn a_scan_tells_the_pools_of_this_host() {
     let nowhere = dir.run("pool scan nowhere --no-devices --json");
     assert_eq!(nowhere.code, 1, "{}", nowhere.err);
     assert!(nowhere.json()["not_looked_at"][0].as_str().is_some_and(|why| why.contains("nowhere")), "{}", nowhere.out);
-    // While it is served, who has it is told.
+    // While the pool is served, the scan names the process that has it open.
     let config = "listen = [\"unix:nbd.sock\"]\nthreads = 1\n[[pool]]\nname = \"main\"\npath = \"a.img+more/b.img\"\n";
     let daemon = Daemon::start(&dir, config);
     let told = ask_ok(&dir, "pool scan . more --no-devices --json").json();

@@ -1,5 +1,5 @@
-//! Everything that the health of a daemon knows is broken here, one after the other; each time the log, the metrics,
-//! the data of the status page, `top`, `status` with its exit code and systemd's status tell it, and that it is over.
+//! Causes every problem that a daemon can report, one after the other. Each time the log, the metrics, the data of the
+//! status page, `top`, `status` with its exit code and the status of the unit must report the problem, and its end.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,21 +15,21 @@ use sheave_testkit::process;
 use crate::daemon::{Daemon, Nbd, ask};
 use crate::sheave::{Dir, no_io_uring, sheave};
 
-/// How long something may take on a machine that is busy.
+/// Longest time until a report changes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A daemon, and the socket of the systemd that it has.
+/// A daemon with its notification socket of systemd.
 struct Watched {
     dir: Dir,
     daemon: Daemon,
     systemd: UnixDatagram,
     port: u16,
-    /// The newest status of the unit.
+    /// Newest `STATUS=` text that the daemon has sent.
     unit: String,
 }
 
 impl Watched {
-    /// A daemon with this configuration, which gets a control socket, an address and a status page.
+    /// Starts a daemon with this configuration, to which a status page is added.
     fn start(dir: Dir, config: &str) -> Watched {
         let systemd = UnixDatagram::bind(dir.path("notify")).expect("bound");
         systemd.set_nonblocking(true).expect("set");
@@ -61,7 +61,7 @@ impl Watched {
         (said.code, said.json())
     }
 
-    /// The status of the unit as systemd has been told it until now.
+    /// Reads all notifications that have arrived. Returns the newest status of the unit.
     fn unit(&mut self) -> &str {
         let mut bytes = [0; 4096];
         while let Ok(len) = self.systemd.recv(&mut bytes) {
@@ -72,8 +72,8 @@ impl Watched {
         &self.unit
     }
 
-    /// Which of the reports tell a problem, by its kind and what it belongs to. Of `status` the exit code has to be
-    /// that of the severity, of the unit the words have to be those of the worst problem.
+    /// Returns the names of the reports that contain a problem. Asserts that the exit code of `status` fits the
+    /// severity. The unit's status counts if it has the text of the worst problem.
     fn tellers(&mut self, kind: &str, about: &str, name: &str) -> Vec<&'static str> {
         let of = |health: &Value| {
             let problems = health["problems"].as_array().cloned().unwrap_or_default();
@@ -104,7 +104,7 @@ impl Watched {
         assert_eq!(code, expected, "{status}");
         let worst = health["problems"][0]["cause"].as_str().unwrap_or_default().to_owned();
         let is_there = of(health).is_some();
-        // Figures in it may have moved on since.
+        // Only the beginning is compared, because figures in the text may have changed since.
         let begin: String = worst.chars().take(20).collect();
         if is_there && self.unit().contains(&begin) {
             tellers.push("unit");
@@ -112,7 +112,7 @@ impl Watched {
         tellers
     }
 
-    /// Waits until all reports tell it, and the log has told it.
+    /// Waits until all reports and the log have the problem.
     fn until_told(&mut self, kind: &str, about: &str, name: &str) {
         let until = Instant::now() + PATIENCE;
         let all = ["metrics", "page", "top", "status", "unit"];
@@ -132,7 +132,7 @@ impl Watched {
         }
     }
 
-    /// Waits until no report tells it any more, and the log has told that it is over.
+    /// Waits until no report has the problem, and the log has its end.
     fn until_over(&mut self, kind: &str, about: &str, name: &str) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -150,7 +150,7 @@ impl Watched {
         }
     }
 
-    /// All is well, also for systemd.
+    /// Asserts that the health is good, and that the status of the unit says so too.
     fn is_well(&mut self) {
         let said = ask(&self.dir, "status");
         assert_eq!((said.code, said.out.starts_with("health   ok\n")), (0, true), "{}", said.out);
@@ -180,7 +180,7 @@ impl Watched {
     }
 }
 
-/// A directory with a pool and a volume of this size in it; nothing where nothing can be served.
+/// Makes a directory with a pool and a volume of this size. Returns `None` without io_uring.
 fn pool(options: &str, volume: &str) -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -199,7 +199,7 @@ fn both() -> String {
     format!("{POOL}{EXPORT}")
 }
 
-/// A process that ends with the value.
+/// Process that is killed when the value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -233,11 +233,11 @@ fn a_pool_that_fills_up_is_told_low_then_full_then_well() {
     let said = ask(&seen.dir, "pool grow a.img --add file:more.img,size=256M");
     assert_eq!(said.code, 0, "{}", said.err);
     seen.until_over("pool_full", "pool", "a");
-    // It does not become low first.
+    // The pool is large enough now, so `pool_low` is not reported.
     seen.is_well();
 }
 
-/// A pool that is full and is given more before anybody looks again is told all the same.
+/// A pool that is full for a moment between two checks of the health is reported all the same.
 #[test]
 fn nothing_is_missed_between_two_looks() {
     let Some(dir) = pool("--size 64M --low-water off", "64M") else { return };
@@ -247,7 +247,7 @@ fn nothing_is_missed_between_two_looks() {
     while client.write(at << 20, &vec![1; 1 << 20]) == Some(0) {
         at += 1;
     }
-    // A trim at once: at most of the time no look falls between.
+    // The trim follows at once, so there is rarely a check in between.
     assert_eq!(client.ask(4, 0, 32 << 20, &[]), Some(0));
     assert_eq!(client.flush(), Some(0));
     seen.daemon.until_it_says("event=pool_full");
@@ -292,7 +292,7 @@ fn a_full_file_system_below_is_told() {
     drop(client);
 }
 
-/// A server with a file, which fails or keeps silent when it is told to.
+/// Starts an nbdkit server with a file. The server can be made to fail or to stop answering.
 fn server(dir: &Dir, more: &[&str]) -> Option<Running> {
     let program = sheave_testkit::require("nbdkit")?;
     fs::File::create(dir.path("disk")).expect("made").set_len(128 << 20).expect("long");
@@ -360,7 +360,7 @@ fn a_pool_that_is_damaged_missing_or_in_use_is_told_and_opened_when_it_can_be() 
     let Watched { dir, daemon, .. } = seen;
     daemon.end();
 
-    // A disk that comes late.
+    // The file of the pool appears after the start.
     fs::rename(dir.path("a.img"), dir.path("away")).expect("renamed");
     fs::remove_file(dir.path("notify")).expect("removed");
     let mut seen = Watched::start(dir, &both());
@@ -371,7 +371,7 @@ fn a_pool_that_is_damaged_missing_or_in_use_is_told_and_opened_when_it_can_be() 
     let Watched { dir, daemon, .. } = seen;
     daemon.end();
 
-    // Another server has it.
+    // Another server has the pool open.
     fs::remove_file(dir.path("notify")).expect("removed");
     let mut other = dir.command("serve a.img#v --nbd unix:other.sock");
     let other = Running(other.stderr(Stdio::null()).spawn().expect("it runs"));
@@ -419,12 +419,13 @@ fn rot_is_told_until_it_is_written_anew() {
     seen.is_well();
 }
 
-/// V33: a page of metadata is read from its second copy, and that is told until a scrub has written the first anew.
+/// A page of metadata whose first copy is bad is read from the second copy. The problem is reported until a scrub has
+/// rewritten the first copy (V33).
 #[test]
 fn a_bad_copy_of_metadata_is_told_until_a_scrub_has_written_it_anew() {
     let Some(dir) = pool("--size 64M --metadata-copies 2", "16M") else { return };
     let mut bytes = fs::read(dir.path("a.img")).expect("read");
-    // First copies of pages of the volume table: both copies have the address of the first.
+    // Damages the first copies of pages of the volume table. Both copies of a page contain the address of the first.
     let is_first = |(at, block): &(usize, &mut [u8])| {
         let word = |from: usize| u64::from_le_bytes(block[from..from + 8].try_into().expect("8 bytes"));
         block.starts_with(b"SHVE\x05\0") && word(40) == *at as u64 * 4096
@@ -493,7 +494,7 @@ fn metadata_that_runs_short_is_told() {
     let Some(dir) = pool("--size 8M --block 4K --low-water off", "1T") else { return };
     let mut seen = Watched::start(dir, &both());
     let mut client = seen.client("v");
-    // All data space; a block in each MiB has a page of the map of its own.
+    // Fills the data space with one block in each MiB, because each of these blocks needs its own page of the map.
     let mut blocks = 0;
     while client.write(blocks << 20, &[1; 4096]) == Some(0) {
         blocks += 1;
@@ -504,7 +505,7 @@ fn metadata_that_runs_short_is_told() {
         made += 1;
         assert!(made < 1000, "metadata takes no space");
         for block in 0..blocks.min(200) {
-            // Its page becomes the volume's own, and its data finds no room.
+            // After a snapshot the write copies the page of the map. There is no space for the data itself.
             let _ = client.write(block << 20, &[2; 4096]);
         }
         let _ = client.flush();
@@ -565,7 +566,7 @@ fn a_configuration_that_cannot_be_read_again_is_told_until_one_can() {
     seen.is_well();
 }
 
-/// `serve SPEC` has a health, too.
+/// `serve SPEC` reports its health too.
 #[test]
 fn a_server_without_a_configuration_has_a_health() {
     let Some(dir) = pool("--size 64M", "64M") else { return };

@@ -1,4 +1,5 @@
-//! Diffs, upgrades and watches of a pool that a daemon holds, and what wants the pool closed: refused by a way out.
+//! Diffs, upgrades and watches of a pool that a daemon holds. Commands that need the pool closed are refused, and the
+//! error says how to get it closed.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -24,7 +25,7 @@ fn diffs_are_made_and_taken_by_the_daemon_as_without_it() {
     assert_eq!((&first["copied_bytes"], &first["volume"]["name"]), (&8192.into(), &"mon".into()));
     served_ok(&dir, "volume export-diff a.img#tue --from mon tue.diff");
     served_ok(&dir, "volume export-diff a.img#tue --from mon --format v1 v1.diff");
-    // Refused by name, and no file is left behind.
+    // The commands are refused with the reason, and leave no file.
     for (line, words) in [
         ("volume export-diff a.img#tue --from v none.diff", "a diff begins at a snapshot"),
         ("volume export-diff a.img#tue --from no none.diff", "there is no volume 'no'"),
@@ -42,7 +43,7 @@ fn diffs_are_made_and_taken_by_the_daemon_as_without_it() {
     assert!(!dir.path("none.diff").exists());
     let done = served_ok(&dir, "volume import-diff mon.diff b.img#new --json").json();
     assert_eq!((&done["done"], &done["to"], &done["format"]), (&"imported".into(), &"mon".into(), &"v2".into()));
-    // Into a volume that has a client: not without --force.
+    // An import into a volume with a connected client needs --force.
     ask_ok(&dir, "export add b.img#new");
     let busy = Nbd::connect(&dir.path("nbd.sock"), "new").expect("it is served");
     let refused = ask(&dir, "volume import-diff tue.diff b.img#new");
@@ -59,13 +60,13 @@ fn diffs_are_made_and_taken_by_the_daemon_as_without_it() {
     served_ok(&dir, "volume export b.img#new b.raw");
     assert!(std::fs::read(dir.path("a.raw")).expect("read") == std::fs::read(dir.path("b.raw")).expect("read"));
     daemon.end();
-    // The same without a daemon.
+    // The commands give the same results without a daemon.
     assert_eq!(held.out, dir.ok("volume diff a.img#mon a.img#tue --json").out);
     dir.ok("volume export-diff a.img#tue --from mon again.diff");
     assert!(std::fs::read(dir.path("tue.diff")).expect("read") == std::fs::read(dir.path("again.diff")).expect("read"));
 }
 
-/// An export into a pipe that nobody reads has one of two volumes open.
+/// An export to a pipe that nobody reads keeps one of two volumes open.
 #[test]
 fn volumes_are_deleted_together_or_none_of_them_is() {
     let Some(dir) = pools() else { return };
@@ -88,7 +89,7 @@ fn volumes_are_deleted_together_or_none_of_them_is() {
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_some(), "its export has come back");
     std::io::copy(&mut pipe, &mut std::io::sink()).expect("read");
     assert!(export.wait().expect("it ends").success());
-    // One that is named twice is deleted once.
+    // A volume that is named twice is deleted once.
     let asked = json!({ "pool": "a", "volumes": ["v", "first", "v"], "force": true });
     let reply = call(&dir, "io.sheave.Control.DeleteVolumes", &asked);
     assert!(reply["error"].is_null() && reply["parameters"]["freed_bytes"].is_u64(), "{reply}");
@@ -119,7 +120,7 @@ fn what_wants_a_closed_pool_is_refused_with_the_way_to_close_it() {
     let upgraded = served_ok(&dir, "pool upgrade a.img --json").json();
     assert_eq!(upgraded["upgrades"].as_array().map(Vec::len), Some(0));
     served_ok(&dir, "pool upgrade a.img --dry-run");
-    // The way that it names.
+    // Does what the error says: removes the pool from the configuration and reloads.
     std::fs::write(dir.path("c.toml"), BOTH.split("[[pool]]").next().expect("its head")).expect("written");
     let mut daemon = daemon;
     daemon.signal("-HUP");
@@ -129,7 +130,8 @@ fn what_wants_a_closed_pool_is_refused_with_the_way_to_close_it() {
     daemon.end();
 }
 
-/// A member more, opened by the command: clients write to it at once, and commands find the pool by its new name.
+/// The command opens a new member. Clients can write to its space at once, and commands find the pool by a name with
+/// the new member.
 #[test]
 fn a_pool_gets_a_member_more_while_the_daemon_holds_it() {
     let Some(dir) = pools() else { return };
@@ -143,7 +145,7 @@ fn a_pool_gets_a_member_more_while_the_daemon_holds_it() {
         (from..end).find(|at| client.write(at << 20, &vec![*at as u8 + 1; 1 << 20]) != Some(0))
     };
     let full_at = fill(&mut client, 0, 160).expect("128 MiB do not hold 160");
-    // What is refused leaves no file, and the pool as it is.
+    // Refused commands leave no file and do not change the pool.
     for (line, words) in [
         (format!("pool grow a.img --add {more}"), "and no size to make it with"),
         (format!("pool grow a.img --add {more} --size 4k"), "more.img"),
@@ -178,7 +180,7 @@ fn a_pool_gets_a_member_more_while_the_daemon_holds_it() {
     drop(client);
     daemon.end();
     dir.ok(&format!("pool check {place}"));
-    // It opens by all of them, and by the one that was named before.
+    // A daemon opens the pool whether its configuration names all members or only the first.
     let daemon = Daemon::start_again(&dir);
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
     assert_eq!(client.write(0, &[1; 4096]), Some(0));
@@ -190,9 +192,9 @@ fn a_pool_gets_a_member_more_while_the_daemon_holds_it() {
     daemon.end();
 }
 
-/// Reloads with configurations that name all of its members or some.
+/// Reloads with configurations that name all members of the pool, or some of them.
 fn a_reload_keeps_its_members(dir: &Dir, daemon: &mut Daemon, more: &str) {
-    // One of its members, some of them, or all: that is this pool, and there is nothing to say.
+    // Each of these names means the same pool, so the reload changes and logs nothing about it.
     let told = daemon.said().matches("event=pool_").count();
     let all = format!("\"./a.img+{more}+third.img\"");
     for (at, path) in ["\"a.img\"", "\"a.img+third.img\"", "\"third.img\"", &all].into_iter().enumerate() {
@@ -203,7 +205,7 @@ fn a_reload_keeps_its_members(dir: &Dir, daemon: &mut Daemon, more: &str) {
         }
     }
     assert_eq!(daemon.said().matches("event=pool_").count(), told, "there is nothing to say:\n{}", daemon.said());
-    // With a file that is no member it is another pool.
+    // With a file that is no member, the name means another pool.
     std::fs::write(dir.path("c.toml"), BOTH.replace("\"a.img\"", "\"a.img+nowhere.img\"")).expect("written");
     daemon.signal("-HUP");
     daemon.until_it_says("event=pool_stays");
@@ -239,7 +241,7 @@ fn a_watch_tells_the_space_now_and_each_change() {
     );
 }
 
-/// Commands at once on one pool: an import that tells its progress meanwhile, and changes that wait for each other.
+/// Several commands at once on one pool: an import reports its progress, and the other changes wait until it is done.
 #[test]
 fn several_commands_at_once_wait_for_their_turn_and_tell_their_progress() {
     let Some(dir) = pools() else { return };

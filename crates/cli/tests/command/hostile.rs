@@ -1,5 +1,4 @@
-//! A daemon among clients, commands and signals that do what they should not: nobody else is harmed, and its end is
-//! clean.
+//! Clients, commands and signals that misbehave: they must not disturb other clients, nor the end of the daemon.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,21 +12,21 @@ use serde_json::json;
 use crate::daemon::{BOTH, Daemon, Nbd, ask, pools, served_ok};
 use crate::sheave::{Dir, no_io_uring, sheave};
 
-/// A client that has sent the head of a write of 1 MiB at this offset, and half of its data.
+/// Connects a client that sends the header of a write of 1 MiB and half of its data.
 fn stalled(dir: &Dir, offset: u64) -> Nbd {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
     client.leave_in_a_write(offset, 1 << 20);
     client
 }
 
-/// Whether the server closes the connection soon.
+/// Returns true if the server closes the connection within 10 s.
 fn is_closed(client: &mut Nbd) -> bool {
     client.0.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
-    // A reset says the same as an end.
+    // A reset counts as closed too.
     !matches!(client.0.read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// A write that never ends keeps no rollback, no smaller size and no deletion waiting, and none of its bytes lands.
+/// An unfinished write delays no rollback, resize or deletion of its volume, and none of its bytes is written.
 #[test]
 fn who_stalls_in_a_write_is_in_no_changes_way() {
     let Some(dir) = pools() else { return };
@@ -56,7 +55,7 @@ fn who_stalls_in_a_write_is_in_no_changes_way() {
     dir.ok("pool check a.img");
 }
 
-/// Configurations that are broken, gone or half written, and hangups without end, reach no client that writes.
+/// Reloads of broken, missing or half-written configurations, and many SIGHUPs, do not disturb clients that write.
 #[test]
 fn broken_configurations_and_many_hangups_reach_no_client() {
     let Some(dir) = pools() else { return };
@@ -67,7 +66,7 @@ fn broken_configurations_and_many_hangups_reach_no_client() {
             let (dir, stop, writes) = (&dir, &stop, &writes);
             scope.spawn(move || {
                 let mut client = Nbd::connect(&dir.path("nbd.sock"), export).expect("it is served");
-                // Relaxed: the flag and the count carry nothing but themselves.
+                // Relaxed: no other data depends on the flag and the count.
                 while !stop.load(Ordering::Relaxed) {
                     assert_eq!(client.write((number as u64) << 20, &[9; 4096]), Some(0), "a write of {export}");
                     writes.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +95,8 @@ fn broken_configurations_and_many_hangups_reach_no_client() {
     daemon.end();
 }
 
-/// Of servers that start at one moment over the socket of one that was killed, one gets it, and the others say why.
+/// Several servers start at once, and the socket of a killed server is still there. One of them takes the socket, and
+/// the others report the reason why they do not start.
 #[test]
 fn of_servers_that_start_at_once_one_gets_the_sockets() {
     if no_io_uring() {
@@ -136,7 +136,7 @@ fn of_servers_that_start_at_once_one_gets_the_sockets() {
     assert!(!dir.path("nbd.sock").exists() && !dir.path("control.sock").exists());
 }
 
-/// Names as long as the protocol lets them be, and of letters that few people use, are names; others are refused.
+/// Names of the largest length that the protocol allows, and names with unusual letters, are valid. Others are refused.
 #[test]
 fn names_of_exports_that_are_long_or_strange() {
     if no_io_uring() {
@@ -160,7 +160,7 @@ fn names_of_exports_that_are_long_or_strange() {
     let told: Vec<&str> =
         rows["exports"].as_array().expect("rows").iter().filter_map(|row| row["name"].as_str()).collect();
     assert_eq!(told, names);
-    // A name that a terminal would obey, that no client could say, or that is too long.
+    // These names contain control characters, cannot be sent by a client, or are too long.
     for name in ["", "a\u{0}b", "a\nb", "\u{1b}[31m", &"n".repeat(4097)] {
         let called =
             crate::control::call(&dir, "io.sheave.Control.AddExport", &json!({ "name": name, "spec": "ram:size=1M" }));
@@ -182,7 +182,7 @@ fn names_of_exports_that_are_long_or_strange() {
     assert!(refused.code == 2 && refused.err.contains("1 to 4096 bytes"), "{}", refused.err);
 }
 
-/// Sends a call that wants a stream of answers, and reads none of them.
+/// Sends a call with a stream of replies. Returns the connection, from which nobody reads.
 fn unread(control: &Path, method: &str) -> UnixStream {
     let mut stream = UnixStream::connect(control).expect("it listens");
     let call = json!({ "method": format!("io.sheave.Control.{method}"), "parameters": { "pool": "a" }, "more": true });
@@ -190,7 +190,8 @@ fn unread(control: &Path, method: &str) -> UnixStream {
     stream
 }
 
-/// Streams of the control socket that nobody reads, and calls without end whose answers nobody takes.
+/// Streams of replies on the control socket that nobody reads, and an endless sequence of calls whose replies nobody
+/// reads, delay no other command.
 #[test]
 fn streams_that_nobody_reads_are_in_no_commands_way() {
     let Some(dir) = pools() else { return };
@@ -201,7 +202,7 @@ fn streams_that_nobody_reads_are_in_no_commands_way() {
     let mut flood = UnixStream::connect(&control).expect("it listens");
     flood.set_write_timeout(Some(Duration::from_millis(500))).expect("set");
     let call = json!({ "method": "io.sheave.Control.ListVolumes", "parameters": { "pool": "a" } }).to_string() + "\0";
-    // Until the socket takes no more, or it is dropped.
+    // Sends until the socket is full or the daemon closes the connection.
     while flood.write_all(call.repeat(100).as_bytes()).is_ok() {}
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
     assert_eq!(client.write(0, &[1; 4096]), Some(0));
@@ -215,7 +216,7 @@ fn streams_that_nobody_reads_are_in_no_commands_way() {
     drop((silent, flood));
 }
 
-/// As many clients as it takes want more descriptors than shells give.
+/// 300 clients need more descriptors than the soft limit that the shell sets, so the daemon must raise that limit.
 #[test]
 fn more_clients_than_a_shell_gives_descriptors_are_served() {
     let Some(dir) = pools() else { return };

@@ -1,4 +1,4 @@
-//! Images that other programs made and read: qemu-img and mkfs.ext4.
+//! Images that other programs make and read: qemu-img and mkfs.ext4.
 
 use std::path::Path;
 use std::process::Command;
@@ -56,7 +56,7 @@ fn images_of_qemu_compare_as_identical() {
     dir.ok("volume export p.img#v b.raw");
     let said = tool("qemu-img", &dir, &["compare", "-f", "qcow2", "-F", "raw", "a.qcow2", "b.raw"]);
     assert!(said.contains("Images are identical"), "{said}");
-    // Our map has what theirs has of the same image, and reads as one.
+    // Our map has the same JSON format as the map of qemu-img, and must have as much data.
     let ours: serde_json::Value = serde_json::from_str(&dir.ok("volume map p.img#v --json").out).expect("JSON");
     let data = |map: &serde_json::Value| {
         let extents = map.as_array().expect("an array").iter().filter(|extent| extent["data"] == true);

@@ -1,4 +1,4 @@
-//! `sheave bench --job`: the fio job files of the repository run, and what a file cannot have is refused.
+//! `sheave bench --job`: the fio job files of the repository run, and options that are not supported are refused.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::sheave::{Dir, Said, no_io_uring};
 
-/// A file of the repository.
+/// Returns the path of a job file of the repository.
 fn job(name: &str) -> String {
     format!("{}/../../jobs/{name}.fio", env!("CARGO_MANIFEST_DIR"))
 }
@@ -69,7 +69,7 @@ fn a_job_is_refused_with_its_line_and_beside_what_it_decides() {
     assert_eq!(dir.run("bench --depth 4").code, 2, "a run needs a device or a job");
 }
 
-/// What the real fio did of a job: I/Os, bytes, and the depth at which nearly all of them were.
+/// Runs a job with the real fio. Returns the number of I/Os, the bytes, and the depth of nearly all I/Os.
 fn fio(dir: &Dir, fio: &std::path::Path, lines: &str) -> (u64, u64, u64) {
     fs::write(dir.path("fio.fio"), format!("[a]\nioengine=null\n{lines}\n")).expect("written");
     let mut command = Command::new(fio);
@@ -87,7 +87,7 @@ fn fio(dir: &Dir, fio: &std::path::Path, lines: &str) -> (u64, u64, u64) {
     (sum("total_ios"), sum("io_bytes"), depth)
 }
 
-/// The same lines do as much here as in the real fio, at the same depth.
+/// A job does as many I/Os and bytes as with the real fio, at the same depth.
 #[test]
 fn a_job_does_as_much_as_in_the_real_fio() {
     let Some(program) = sheave_testkit::require("fio") else { return };

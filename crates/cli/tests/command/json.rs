@@ -1,4 +1,4 @@
-//! What `--json` promises: one object, these names, figures that fit together.
+//! The guarantees of `--json`: one object, the documented names, consistent figures.
 
 use crate::sheave::{no_io_uring, run};
 
@@ -50,7 +50,7 @@ fn nops_and_separate_batches_are_told() {
     assert!(text.out.contains("NOPs, depth 32, batch 32 in, 16 out"), "{}", text.out);
 }
 
-/// It was told as 0 when the start of the program had taken more than the run.
+/// The CPU time was once reported as 0 if the start of the program had taken more CPU time than the run.
 #[test]
 fn a_run_that_mostly_waits_has_a_cpu_time_of_its_own() {
     let report = run("bench null:size=1G,latency=100ms --depth 1 --batch 1 --ios 8 --json --progress none").json();

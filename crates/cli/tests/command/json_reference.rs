@@ -9,7 +9,7 @@ use crate::sheave::{Dir, no_io_uring};
 
 const PAGE: &str = include_str!("../../../../docs/reference/json.md");
 
-/// A field of a section.
+/// Documented field of a section.
 #[derive(Debug)]
 struct Field {
     /// Section of the page that describes the value, if it is an object or a list of objects.
@@ -94,20 +94,20 @@ fn prepare(dir: &Dir) {
     dir.ok("pool create bad.img --size 64M");
     dir.ok("volume import raw bad.img#v --progress none");
     let mut bytes = fs::read(dir.path("bad.img")).expect("the pool");
-    // Every page of a map, told by the kind in its header, is changed.
+    // Damages every block that is a leaf of a map.
     for at in (8192..bytes.len()).step_by(4096).filter(|at| is_leaf(&bytes[*at..])).collect::<Vec<_>>() {
         bytes[at + 100] ^= 0xff;
     }
     fs::write(dir.path("bad.img"), bytes).expect("written");
 }
 
-/// Returns true if a block is a leaf of a map; `docs/reference/on-disk-format.md` has the format.
+/// Returns true if a block is a leaf of a map. `docs/reference/on-disk-format.md` documents the format.
 fn is_leaf(block: &[u8]) -> bool {
     block.starts_with(b"SHVE") && block[4..6] == [3, 0]
 }
 
-/// Returns the status of a daemon that has a pool that is open, one that is not, and an export of each, and its list of
-/// devices.
+/// Returns the status and the list of devices of a daemon with an open pool, a pool that could not be opened, and an
+/// export of each.
 fn status() -> [Value; 2] {
     let dir = crate::daemon::pools().expect("there is io_uring");
     let config = crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\"");

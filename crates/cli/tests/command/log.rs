@@ -1,4 +1,4 @@
-//! What a daemon tells: one line an event, with fields; bounded whatever clients do; as much as was asked for.
+//! The log of a daemon: one line per event, with fields. Clients cannot flood it, and the level filters it.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// A client that has an export and sends what is no request, and waits until it is dropped.
+/// Opens an export and sends invalid bytes. Returns when the server has closed the connection.
 fn nonsense(dir: &Dir) {
     let Nbd(mut stream) = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
-    // It may be dropped at any of these.
+    // The server may close the connection at each of these calls.
     let _ = stream.write_all(&[0xff; 64]);
     while matches!(stream.read(&mut [0; 256]), Ok(1..)) {}
 }
@@ -25,7 +25,7 @@ fn hostile_clients_do_not_flood_the_log_and_what_is_told_has_fields() {
     let dropped: Vec<&str> = said.lines().filter(|line| line.contains("event=client_dropped")).collect();
     assert!((1..60).contains(&dropped.len()), "{} of 300:\n{said}", dropped.len());
     assert!(dropped.iter().all(|line| line.starts_with("sheave: warning: a client was dropped")), "{said}");
-    // Who it was, and what it had.
+    // The line names the client and its export.
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("proc"));
     let who = format!("export=va peer=process {0} of user {uid} pid={0} uid={uid} ", std::process::id());
     assert!(dropped.iter().all(|line| line.replace('"', "").contains(&who)), "{who}\n{}", dropped[0]);
@@ -37,7 +37,8 @@ fn hostile_clients_do_not_flood_the_log_and_what_is_told_has_fields() {
     daemon.end();
 }
 
-/// Copies change as much as any other call, and who may only look is seen to have tried.
+/// The log records copies like every other change. It also records changes that were refused because the user may only
+/// read.
 #[test]
 fn the_log_has_who_copied_and_who_was_refused() {
     let Some(dir) = pools() else { return };
@@ -63,7 +64,7 @@ fn the_log_has_who_copied_and_who_was_refused() {
         std::fs::set_permissions(dir.path(""), PermissionsExt::from_mode(0o755)).expect("set");
         let mut command = dir.command("export remove vb");
         command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).uid(other).gid(other);
-        // The binary may lie where that user cannot reach it: then there is nothing to see.
+        // The other user may be unable to run the binary. Then there is nothing to check.
         if command.output().is_ok_and(|output| output.status.code() == Some(1)) {
             let said = daemon.said();
             let line = said.lines().find(|line| line.contains("event=control_refused"));
@@ -74,7 +75,7 @@ fn the_log_has_who_copied_and_who_was_refused() {
     daemon.end();
 }
 
-/// What wants a restart is compared with what runs, and not with the file before.
+/// Settings that need a restart are compared with the running daemon, not with the previous file.
 #[test]
 fn a_reload_says_what_differs_from_what_runs_until_it_does_not() {
     let Some(dir) = pools() else { return };
@@ -123,7 +124,7 @@ fn a_pool_that_becomes_low_is_told_once() {
     let mut daemon = Daemon::start(&dir, BOTH);
     ask_ok(&dir, "pool set a.img --low-water 126M");
     daemon.until_it_says("event=pool_low pool=a");
-    // Two more looks.
+    // Time for two more checks of the pool, which must not log the event again.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(daemon.said().matches("event=pool_low").count(), 1, "{}", daemon.said());
     ask_ok(&dir, "pool set a.img --low-water off");
@@ -140,7 +141,7 @@ fn as_much_is_told_as_the_configuration_says_and_a_reload_changes_it() {
     daemon.until_it_says("event=reloaded");
     std::fs::write(dir.path("c.toml"), format!("log = \"error\"\n{BOTH}")).expect("written");
     daemon.signal("-HUP");
-    // The reload itself is not told any more; so what it does is waited for.
+    // The log does not have the reload itself any more, so the test waits for its effect.
     let until = std::time::Instant::now() + Duration::from_secs(20);
     loop {
         let before = daemon.said().len();

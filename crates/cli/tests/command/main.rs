@@ -1,5 +1,5 @@
-//! The command `sheave` from outside. One program for all of it: each test starts the binary, so they share nothing but
-//! the helpers in [`sheave`].
+//! Tests of the command `sheave` from outside: each test starts the binary. All tests are one program, so that the
+//! helpers in [`sheave`] are compiled once.
 
 mod allowed;
 mod backup;

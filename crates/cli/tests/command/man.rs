@@ -1,11 +1,11 @@
-//! The manual pages, as the program that shows them reads them; and completions, as a shell does.
+//! The manual pages, rendered by `man`, and the completions, loaded by a shell.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use crate::sheave::{Dir, Said};
 
-/// Every command, by the lists in the helps: as `sheave pool grow`.
+/// Collects every command that the help texts list, for example `sheave pool grow`.
 fn commands(dir: &Dir, path: &str, found: &mut BTreeSet<String>) {
     let line = path.strip_prefix("sheave").expect("its name").trim();
     let help = dir.ok(&format!("{line} --help")).out;
@@ -54,7 +54,7 @@ fn a_page_keeps_the_lines_of_its_examples() {
     dir.ok("man pages");
     let Some(man) = sheave_testkit::require("man") else { return };
     let mut command = Command::new(man);
-    // Narrower than the example, which a paragraph would fold.
+    // The width is smaller than the lines of the example, so that `man` would wrap them if they were a paragraph.
     command.arg("-l").arg(dir.path("pages/sheave-serve.1")).env("MANWIDTH", "40").env("LC_ALL", "C.UTF-8");
     let said = Said::of(command.stdin(Stdio::null()).output().expect("it runs"));
     let line = "sheave serve 'pool.img#root' --nbd unix:/run/root.sock\n";

@@ -1,4 +1,4 @@
-//! Daemons with thousands of exports, and with few descriptors: lists, a configuration that is read again, flushes.
+//! Daemons with thousands of exports (lists and reloads), and daemons with few descriptors (flushes).
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// Clients that have not said who they are get names and sizes, and neither paths nor specs.
+/// Clients that list the exports get names and sizes, but neither paths nor specs.
 #[test]
 fn clients_are_told_what_an_export_is_and_not_where_it_lies() {
     if sheave_testkit::require("nbdinfo").is_none() {
@@ -28,14 +28,14 @@ fn clients_are_told_what_an_export_is_and_not_where_it_lies() {
     daemon.end();
 }
 
-/// The exports that `nbdinfo --list` tells.
+/// Returns the exports that `nbdinfo --list` prints.
 fn listed(dir: &Dir) -> Vec<serde_json::Value> {
     let said = dir.shell("nbdinfo --list --json 'nbd+unix:///?socket=nbd.sock'");
     assert_eq!(said.code, 0, "{}", said.err);
     said.json()["exports"].as_array().expect("a list").clone()
 }
 
-/// `BOTH`, and so many exports of the volume of `a`.
+/// Returns `BOTH` with `many` further exports of the volume in pool `a`.
 fn with_exports(many: usize) -> String {
     (0..many).fold(BOTH.to_owned(), |mut config, number| {
         write!(config, "\n[[export]]\nname = \"e{number}\"\npool = \"a\"\nvolume = \"v\"\n").expect("a text");
@@ -43,7 +43,8 @@ fn with_exports(many: usize) -> String {
     })
 }
 
-/// A client that lists exports asks twice or more about each, all in one handshake.
+/// A client that lists exports sends two or more options for each of them, all in one handshake. The limit of options
+/// in a handshake must allow that.
 #[test]
 fn more_exports_than_a_handshake_has_options_otherwise_are_listed() {
     if sheave_testkit::require("nbdinfo").is_none() {
@@ -55,14 +56,15 @@ fn more_exports_than_a_handshake_has_options_otherwise_are_listed() {
     daemon.end();
 }
 
-/// Ticks of the CPU, of which a second has 100, that a process has used.
+/// Returns the CPU time of the daemon, in ticks of 10 ms.
 fn ticks(daemon: &Daemon) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).expect("read");
     let (_, after) = stat.rsplit_once(')').expect("a name");
     after.split(' ').skip(12).take(2).map(|number| number.parse::<u64>().expect("a number")).sum()
 }
 
-/// The time of a reload grows with the exports, not with their square: 4,000 took 4 s of CPU, while signals waited.
+/// The time of a reload grows linearly with the number of exports. It once grew with the square: 4,000 exports took 4 s
+/// of CPU time, in which signals had to wait.
 #[test]
 fn a_reload_of_thousands_of_exports_takes_little_time() {
     let Some(dir) = pools() else { return };
@@ -82,7 +84,7 @@ fn a_reload_of_thousands_of_exports_takes_little_time() {
     daemon.end();
 }
 
-/// Clients that do nothing leave descriptors to a worker that flushes a volume for the first time.
+/// The first flush of a volume by a worker needs a descriptor. Idle clients must not take all of them.
 #[test]
 fn clients_that_take_all_descriptors_they_get_keep_no_flush_from_a_volume() {
     let Some(dir) = pools() else { return };

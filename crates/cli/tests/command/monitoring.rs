@@ -1,4 +1,5 @@
-//! The alert rules and the dashboard of `docs/monitoring`: Prometheus reads them, and they name what `/metrics` has.
+//! The alert rules and the dashboard of `docs/monitoring`: Prometheus accepts them, and `/metrics` has the series that
+//! they name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ fn page(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/monitoring").join(name)
 }
 
-/// Runs promtool, which must find nothing wrong.
+/// Runs promtool, which must succeed. Returns `None` if promtool is not installed.
 fn promtool(arguments: &[&str], file: &Path) -> Option<()> {
     let mut command = Command::new(require("promtool")?);
     let said = command.args(arguments).arg(file).current_dir(page("")).output().expect("it runs");
@@ -22,14 +23,14 @@ fn promtool(arguments: &[&str], file: &Path) -> Option<()> {
     Some(())
 }
 
-/// The names of the series of Sheave in a text.
+/// Returns the names of Sheave's series that occur in a text.
 fn series(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
     let names = text.split(|letter: char| !is_part(letter)).filter(|name| name.starts_with("sheave_"));
     names.map(str::to_owned).collect()
 }
 
-/// The panels of the dashboard with their queries.
+/// Returns all queries of the dashboard, each with the title of its panel.
 fn queries(dashboard: &Value) -> Vec<(String, String)> {
     let panels = dashboard["panels"].as_array().expect("a list of panels");
     let of = |panel: &Value| {
@@ -76,7 +77,7 @@ fn the_dashboard_is_one_that_grafana_and_prometheus_read() {
             panel["targets"].as_array().expect("a list").iter().map(|target| target["refId"].as_str()).collect();
         assert_eq!(letters.len(), panel["targets"].as_array().expect("a list").len(), "{title}");
     }
-    // Each query as a rule, with values for the variables of the page.
+    // promtool checks rules, so each query becomes a rule, with values for the variables of the dashboard.
     let known: BTreeSet<&str> = dashboard["templating"]["list"]
         .as_array()
         .expect("a list")
@@ -91,7 +92,7 @@ fn the_dashboard_is_one_that_grafana_and_prometheus_read() {
     };
     let rules: Vec<Value> = queries(&dashboard).into_iter().enumerate().map(rule).collect();
     let dir = tempfile::tempdir().expect("a directory");
-    // JSON is YAML.
+    // promtool reads YAML, and JSON is valid YAML.
     let groups = json!({ "groups": [{ "name": "panels", "rules": rules }] });
     std::fs::write(dir.path().join("rules.yml"), groups.to_string()).expect("written");
     promtool(&["check", "rules"], &dir.path().join("rules.yml"));

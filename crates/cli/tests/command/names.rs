@@ -1,5 +1,5 @@
-//! Snapshots that are called after their volume, those of several volumes at one moment, and increments that are made
-//! twice: by the command alone, and beside a server.
+//! Snapshots that are named after their volume, snapshots of several volumes at one moment, and increments that are
+//! sent twice. Each test runs without a daemon and with one.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, Nbd, ask, served_ok};
 use crate::sheave::{Dir, Said, no_io_uring};
 
-/// Two pools; the first has these volumes, each with data of its own.
+/// Makes two pools. The first has these volumes, each with different data.
 fn pools(volumes: &[&str]) -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -46,7 +46,7 @@ pool = "a"
 volume = "vm2"
 "#;
 
-/// Runs lines beside a daemon that must carry them out, or without one.
+/// Runs commands, without a daemon or with one that must carry them out.
 struct Way<'a>(&'a Dir, Option<Daemon>);
 
 impl Way<'_> {
@@ -68,7 +68,7 @@ impl Way<'_> {
         }
     }
 
-    /// Name and origin of each.
+    /// Returns name and origin of each volume and snapshot.
     fn listed(&self, pool: &str) -> Vec<(String, Value)> {
         let all = self.ok(&format!("volume list {pool} --json")).json();
         let one = |volume: &Value| (volume["name"].as_str().expect("a name").to_owned(), volume["origin"].clone());
@@ -80,7 +80,7 @@ impl Way<'_> {
     }
 }
 
-/// Does it without a daemon, and with one.
+/// Calls `each` once without a daemon and once with a daemon. Checks both pools afterwards.
 fn both_ways(volumes: &[&str], each: impl Fn(&Dir, Way<'_>)) {
     for served in [false, true] {
         let Some(dir) = pools(volumes) else { return };
@@ -107,7 +107,7 @@ fn several_volumes_are_frozen_at_one_moment_or_none_is() {
         assert!(field("created").iter().all(|created| *created == volumes[0]["created"]), "{made}");
         let all = ["vm1", "vm1@monday", "vm2", "vm2@monday", "vm3", "vm3@monday"];
         assert_eq!(way.names("a.img"), all);
-        // One that is taken, one that is not there: none is made, and it is said which.
+        // If one name is taken or one volume does not exist, no snapshot is made, and the error has the name.
         way.ok("volume delete a.img#vm1@monday vm3@monday --yes");
         for (volumes, words) in [
             ("vm1 vm2 vm3 --at monday", ["'vm2@monday' already", "no snapshot was made"]),
@@ -155,7 +155,7 @@ fn a_snapshot_is_named_after_its_volume_in_every_command() {
         let place = |name: &str| names.iter().position(|line| line.trim_end() == name);
         assert!(place("  vm1@mon") < place("  pool-wide") && place("  vm1@mon").is_some(), "{text}");
         assert!(text.lines().all(|line| line.contains("CREATED") || line.contains(" 20")), "{text}");
-        // What follows a volume that gets another name, and who serves it.
+        // The snapshots and the export of a volume that is renamed follow the new name.
         if way.1.is_some() {
             way.ok("volume info a.img#vm1@mon");
             let said = ask(dir, "export add a.img#vm1@mon");
@@ -175,7 +175,7 @@ fn a_snapshot_is_named_after_its_volume_in_every_command() {
         }
         way.ok("volume rollback a.img#web @mon --yes");
         way.refused("volume rollback a.img#vm2 web@mon --yes", &["cannot be rolled back"]);
-        // Its snapshots outlive it, and are not those of another volume of its name.
+        // The snapshots of a deleted volume stay. They do not belong to a new volume of the same name.
         way.ok("volume delete a.img#web --yes");
         way.ok("volume create a.img#web --size 8M");
         assert!(way.listed("a.img").contains(&("web@mon".into(), Value::Null)));
@@ -185,7 +185,7 @@ fn a_snapshot_is_named_after_its_volume_in_every_command() {
     });
 }
 
-/// A line of bash whose pipelines fail if any part does; `$S` is the binary.
+/// Runs a line of bash with `pipefail`. `$S` is the path of the binary.
 fn piped(dir: &Dir, served: bool, line: &str) -> Said {
     let mut command = Command::new("bash");
     command.args(["-ec", &format!("set -o pipefail; {line}")]).current_dir(dir.path(""));
@@ -194,7 +194,7 @@ fn piped(dir: &Dir, served: bool, line: &str) -> Said {
     Said::of(command.env("SHEAVE_RUNTIME_DIR", run).output().expect("bash runs"))
 }
 
-/// Sends an increment from one pool to the other, by bash with `pipefail`.
+/// Sends an increment from pool `a.img` to pool `b.img` through a pipe.
 fn send(dir: &Dir, way: &Way<'_>, (from, to, volume): (&str, &str, &str)) -> Said {
     let line = format!(
         "\"$S\" volume export-diff a.img#{volume}@{to} {from} - --progress none | \
@@ -203,7 +203,7 @@ fn send(dir: &Dir, way: &Way<'_>, (from, to, volume): (&str, &str, &str)) -> Sai
     piped(dir, way.1.is_some(), &line)
 }
 
-/// The same, which must end well.
+/// Sends an increment, and asserts that this succeeds. Returns the result of the import.
 #[track_caller]
 fn sent(dir: &Dir, way: &Way<'_>, increment: (&str, &str, &str)) -> Value {
     let said = send(dir, way, increment);
@@ -212,7 +212,7 @@ fn sent(dir: &Dir, way: &Way<'_>, increment: (&str, &str, &str)) -> Value {
     said.json()
 }
 
-/// Makes something else of a volume.
+/// Replaces the content of a volume.
 fn fill(dir: &Dir, way: &Way<'_>, place: &str, bytes: &[u8]) {
     fs::write(dir.path("raw"), bytes).expect("an image");
     way.ok(&format!("volume import raw {place} --yes --force --progress none"));
@@ -221,7 +221,7 @@ fn fill(dir: &Dir, way: &Way<'_>, place: &str, bytes: &[u8]) {
 #[test]
 fn a_repeated_increment_ends_well_under_pipefail() {
     both_ways(&["vm1", "vm2"], |dir, way| {
-        // More than a pipe holds, and more than is read at a time.
+        // The data is larger than a pipe and than the reader's buffer.
         fill(dir, &way, "a.img#vm1", &(0..4 << 20).map(|at: u32| (at >> 12) as u8 | 1).collect::<Vec<_>>());
         way.ok("volume snapshot a.img#vm1 vm2 --at mon");
         for volume in ["vm1", "vm2"] {
@@ -238,9 +238,9 @@ fn a_repeated_increment_ends_well_under_pipefail() {
                 assert_eq!((&said["done"], &said["from"]), (&json!(done), &json!(format!("{volume}@mon"))), "{said}");
             }
         }
-        // The copy has gone on since; what comes once more is there all the same.
+        // The copy has newer snapshots by now. The old increment still counts as present.
         assert_eq!(sent(dir, &way, ("", "mon", "vm1"))["done"], "present");
-        // A retention that goes by origin works there, too.
+        // The snapshots of the copy have an origin too, so a retention according to the origin works.
         let all = way.listed("b.img");
         let of_theirs = |(name, origin): &(String, Value)| name.split_once('@').is_none_or(|one| origin == one.0);
         assert!(all.len() == 6 && all.iter().all(of_theirs), "{all:?}");
@@ -253,7 +253,8 @@ fn a_repeated_increment_ends_well_under_pipefail() {
     });
 }
 
-/// A file is not read on, a stream that is cut off is told, and what fails still fails.
+/// An increment that is present is reported as such. If its stream is cut off, there is a warning. An increment that
+/// does not fit is still refused.
 #[test]
 fn what_is_present_is_told_and_what_fails_fails() {
     both_ways(&["vm1"], |dir, way| {
@@ -268,7 +269,7 @@ fn what_is_present_is_told_and_what_fails_fails() {
         let json = cut.json();
         assert_eq!((cut.code, &json["done"]), (0, &json!("present")), "{}", cut.err);
         assert!(json["warnings"][0].as_str().is_some_and(|word| word.contains("cut off")), "{json}");
-        // Somebody has written to the copy: it is what the diff leads to no more, and has gone on to nothing.
+        // The copy was overwritten: it neither equals the diff's last snapshot, nor has newer snapshots.
         fill(dir, &way, "b.img#vm1", &[5; 1 << 20]);
         let changed = send(dir, &way, ("", "mon", "vm1"));
         let words = changed.err.contains("has changed since its snapshot 'vm1@mon'");
@@ -276,7 +277,9 @@ fn what_is_present_is_told_and_what_fails_fails() {
     });
 }
 
-/// Snapshots without a volume's name keep their names in diffs, and chains of them go on; version 1 has names alone.
+/// A snapshot named after its volume (`vm1@mon`) is named after the target volume by an import (`web@mon`), and so is a
+/// snapshot whose base has such a name. Other snapshots keep their names. Diffs of version 1 have only the part behind
+/// the `@`.
 #[test]
 fn names_in_diffs_are_those_of_the_volume_that_they_go_into() {
     let Some(dir) = pools(&["vm1"]) else { return };
@@ -292,12 +295,12 @@ fn names_in_diffs_are_those_of_the_volume_that_they_go_into() {
         }
         from = format!("--from {name}");
     }
-    // As it was before there were names of a volume's own; then a name of the volume; then by the base.
+    // The name without a volume stays, the name with a volume is changed, and `wed` follows the name of its base.
     assert_eq!(import("old-v2 b.img#web"), "old");
     assert_eq!(import("vm1-mon-v2 b.img#web"), "web@mon");
     assert_eq!(import("vm1-tue-v2 b.img#web"), "web@tue");
     assert_eq!(import("wed-v2 b.img#web"), "web@wed", "its base is called after the volume");
-    // Version 1: `mon`, `tue`; --as and --base say it otherwise.
+    // The diffs of version 1 have the names `mon` and `tue`. --as and --base replace these names.
     assert_eq!(import("old-v1 b.img#db --as @old"), "db@old");
     assert_eq!(import("vm1-mon-v1 b.img#db"), "db@mon", "from old, which is db@old here");
     assert_eq!(import("vm1-tue-v1 b.img#db --base @mon --as tue"), "tue");

@@ -1,4 +1,4 @@
-//! `nbd:` from outside: bench, pools, copies and exports on what our own server serves to a command of `--run`.
+//! The driver `nbd:` from outside: bench, pools, copies and exports on a device that our own server exports.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +8,7 @@ use crate::daemon::{Daemon, Nbd};
 use crate::serve::serve_ok;
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
-/// Serves 128 MiB of memory at the socket `s`, and runs a script beside it.
+/// Serves 128 MiB of memory on the socket `s` while a script runs. Returns the script's stdout.
 fn beside_our_server(dir: &Dir, script: &str) -> String {
     let script = format!("set -e; s={}; {script}", assert_cmd::cargo::cargo_bin!("sheave").display());
     serve_ok(dir, "ram:size=128M --name disk --nbd unix:s", &script)
@@ -74,8 +74,8 @@ fn a_volume_on_a_server_is_served_by_a_daemon_that_is_locked_in() {
     assert!(std::fs::read(dir.path("out.raw")).expect("read") == image);
 }
 
-/// As it runs for good: by a configuration, locked in and with restricted rings, its threads each with connections of
-/// their own, which come again when the server does.
+/// The pool of a configured, confined daemon with restricted rings lies on an NBD server. Each thread has its own
+/// connections, and opens them again after the server was restarted.
 #[test]
 fn a_configured_daemon_serves_what_lies_on_a_server() {
     let tools = ["nbdkit", "nbdcopy"].iter().all(|tool| sheave_testkit::require(tool).is_some());
@@ -104,7 +104,7 @@ fn a_configured_daemon_serves_what_lies_on_a_server() {
                   [[export]]\npool = \"p\"\nvolume = \"v\"\n";
     let daemon = Daemon::start(&dir, config);
     for round in 0..2u8 {
-        // Several, so that each thread has some.
+        // Four clients, so that each of the two threads has some.
         let mut clients: Vec<_> =
             (0..4).map(|_| Nbd::connect(&dir.path("nbd.sock"), "v").expect("it is served")).collect();
         for (n, client) in (0..).zip(&mut clients) {
@@ -136,8 +136,8 @@ fn an_export_of_a_pool_on_a_server_outlives_that_server() {
     let image: Vec<u8> = (0..24u32 << 20).map(|n| (n / 4096 * 7 + n % 251) as u8).collect();
     std::fs::write(dir.path("in.raw"), &image).expect("written");
     std::fs::File::create(dir.path("disk.raw")).and_then(|file| file.set_len(128 << 20)).expect("made");
-    // Killed while nothing is asked and while a verified load writes; both times copies go on when it is back. What the
-    // load was told of a flush that failed is its own affair: what was flushed before must be there.
+    // The server is killed while it is idle, while a copy runs, and while a verified load writes. Each time the copies
+    // continue when it is back. A flush of the load may fail, but data that was flushed before must be there.
     std::fs::write(
         dir.path("outlive.sh"),
         "set -e; s=$1; d=nbd:unix:k; start() { nbdkit -U k -P pid file disk.raw; }
@@ -163,7 +163,7 @@ INNER
     let script = format!("sh outlive.sh {}", assert_cmd::cargo::cargo_bin!("sheave").display());
     let Said { code, out, err } = dir.shell(&script);
     assert_eq!(code, 0, "{out}{err}");
-    // An error of the load is one of input and output, told by the failed flush; never wrong data.
+    // The load may end with an I/O error, because a flush failed, but never with wrong data.
     assert!(out.contains("clean") && !out.contains("wrong data") && !out.contains("verify failed"), "{out}{err}");
     println!("{out}");
 }

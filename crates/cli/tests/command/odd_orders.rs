@@ -1,11 +1,12 @@
-//! Odd orders, given by libnbd's Python: what a guest or a tool may do and the usual ones do not.
+//! Unusual sequences of requests, sent by the Python module of libnbd. The protocol allows them, but the usual clients
+//! do not send them.
 
 use std::process::Command;
 
 use crate::daemon::{BOTH, Daemon, pools};
 use crate::sheave::Said;
 
-/// Checks the answers itself; what it finds wrong is an exception.
+/// Python script that checks the answers itself. It ends with an exception if an answer is wrong.
 const SCRIPT: &str = r#"
 import errno, os, nbd, threading
 
@@ -139,7 +140,7 @@ print("all of it")
 
 #[test]
 fn odd_orders_by_libnbds_python_are_answered_as_the_protocol_has_it() {
-    // The package that has it has the module, for the system's Python.
+    // The package with `nbdsh` also has the Python module.
     if sheave_testkit::require("nbdsh").is_none() {
         return;
     }

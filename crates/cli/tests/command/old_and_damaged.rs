@@ -1,10 +1,10 @@
-//! Pools that older programs made, and pools with damaged maps, on the command line.
+//! Commands on pools of older versions of the program, and on pools with damaged maps.
 
 use std::fs;
 
 use crate::sheave::{Dir, no_io_uring};
 
-/// Kinds of metadata blocks, as `docs/reference/on-disk-format.md` has them: pages of maps.
+/// Kinds of the two metadata blocks that make up a map, see `docs/reference/on-disk-format.md`.
 const LEAF: [u8; 2] = [3, 0];
 const INDEX: [u8; 2] = [4, 0];
 
@@ -44,7 +44,7 @@ fn one_damaged_page_of_a_map_leaves_the_other_volumes() {
     if no_io_uring() {
         return;
     }
-    // V19.
+    // A damaged page of a map affects only the volumes that need it (V19).
     let dir = Dir::new();
     dir.ok("pool create p.img --size 64M");
     fs::write(dir.path("raw"), vec![0x5a; 300_000]).expect("an image");
@@ -85,7 +85,7 @@ fn one_damaged_page_of_a_map_leaves_the_other_volumes() {
                 assert!(said.err.contains(word), "{line}: no `{word}` in\n{}", said.err);
             }
         }
-        // The rest of the pool is used as before, and the damaged volume can be given up, with or without a repair.
+        // The rest of the pool can be used as before, and the damaged volume can be deleted with or without a repair.
         dir.ok("volume create p.img#x --size 1M");
         dir.ok(&format!("volume snapshot p.img#{other} s"));
         if damaged % 2 == 0 {

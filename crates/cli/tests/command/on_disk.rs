@@ -1,9 +1,9 @@
-//! What `--verify` says is on the device is in the file: read by the system's own calls, and checked by the layout that
-//! `crates/load/src/verify/block.rs` documents, with a checksum computed in another way.
+//! The data that `--verify` reports as correct is really in the file. The test reads the file with plain system calls,
+//! parses the layout that `crates/load/src/verify/block.rs` documents, and has its own code for the checksum.
 
 use crate::sheave::{no_io_uring, run};
 
-/// CRC-32C, bit by bit.
+/// Returns the CRC-32C of the bytes, computed bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
@@ -13,7 +13,7 @@ fn word(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Checks every block of an image that one run wrote; returns how many were written more than once.
+/// Checks every block of an image that one run wrote. Returns the number of blocks that were written more than once.
 fn check_image(image: &[u8], bs: usize) -> usize {
     let run = word(image, 8);
     let mut again = 0;
@@ -46,7 +46,7 @@ fn verified_blocks_are_in_the_file() {
         assert_eq!(image.len(), 4 << 20);
         assert_eq!(check_image(&image, bs), 0, "each was written once");
     }
-    // With reads too, all of it is filled first; then some blocks are written again.
+    // A run with reads first fills the whole file, and then writes some blocks again.
     let line = format!("bench file:{} --rw randrw --verify --bs 4k --ios 3000 --progress none", file.display());
     assert_eq!(run(&line).code, 0);
     let image = std::fs::read(&file).expect("read");

@@ -1,5 +1,5 @@
-//! A user who may change a daemon of root (`admin_uids`), and is not root: nothing is opened with the daemon's rights
-//! for it. The daemon is not locked in, so that only its own refusals stand in the way.
+//! A user other than root who is an admin of root's daemon (`admin_uids`): the daemon must not open files for this user
+//! with its own rights. The daemon is not confined here, so that only its own checks can refuse the user.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use crate::sheave::{Dir, Said};
 
 const LISTED: &str = "\n[control]\nmode = \"0666\"\nadmin_uids = [65534]\n";
 
-/// A daemon of root that lists nobody; `None` where there is no root.
+/// Starts a daemon of root with the user nobody in `admin_uids`. Returns `None` if the test does not run as root.
 fn listing() -> Option<(Dir, Daemon)> {
     let dir = pools()?;
     if std::fs::metadata("/proc/self").expect("proc").uid() != 0 {
@@ -25,7 +25,8 @@ fn listing() -> Option<(Dir, Daemon)> {
     Some((dir, daemon))
 }
 
-/// What this prints, as nobody, with `call(method, parameters, descriptors)`.
+/// Runs a Python script as the user nobody, with the function `call(method, parameters, descriptors)`. Returns its
+/// stdout.
 fn nobody_prints(dir: &Dir, script: &str) -> Option<String> {
     let script = format!(
         "
@@ -86,7 +87,7 @@ print(cause('AddExport', dict(name='volume', pool='a', volume='v')))
     assert!(!dir.path("run/new.img").exists(), "a file was made as root");
     let rows = ask_ok(&dir, "export list --json").json();
     assert_eq!(rows["exports"].as_array().map(Vec::len), Some(4), "{rows}");
-    // Root names what it likes.
+    // Root may name any file.
     let add = serde_json::json!({ "name": "r", "spec": format!("fault:error=0,over=file:{secret}") });
     let added = call(&dir, "io.sheave.Control.AddExport", &add);
     assert!(added["error"].is_null(), "{added}");
@@ -128,7 +129,7 @@ print(cause('GrowPool', dict(pool='a', spec='file:%s/more.img,size=64M' % at), m
     daemon.end();
 }
 
-/// The command opens for its user what the user may open, and makes what is to be made.
+/// The command opens files with the rights of its user, and makes new files as this user.
 #[test]
 fn the_command_of_a_listed_user_makes_and_passes_its_files() {
     let Some((dir, daemon)) = listing() else { return };

@@ -1,11 +1,11 @@
-//! What `sheave bench` does not destroy: images, pools, files of others. And a run that only reads changes nothing.
+//! `sheave bench` does not overwrite images, pools or foreign files, and a run that only reads changes nothing.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::sheave::{Dir, no_io_uring};
 
-/// A file of 1 MiB that bench did not write.
+/// Writes a file of 1 MiB that does not look like a file of bench. Returns its content.
 fn image(dir: &Dir, name: &str) -> Vec<u8> {
     let bytes: Vec<u8> = (0..1_u64 << 20).map(|at| (at * at / 7) as u8).collect();
     fs::write(dir.path(name), &bytes).expect("written");
@@ -74,7 +74,7 @@ fn what_bench_wrote_it_may_write_again() {
         return;
     }
     let dir = Dir::new();
-    // As README has it, twice, with other kinds of runs between.
+    // The command of README twice, then other kinds of runs on the same file.
     for line in [
         "bench file:first.img,size=8M --rw randrw --verify --ios 3000 --progress none",
         "bench file:first.img,size=8M --rw randrw --verify --ios 3000 --progress none",
@@ -98,7 +98,7 @@ fn a_pool_is_named_and_one_that_is_open_is_left_alone() {
     dir.ok("pool create p.img --size 64M");
     let said = dir.run("bench file:p.img --rw randwrite --ios 10");
     assert!(said.code == 2 && said.err.contains("a Sheave pool ("), "{}", said.err);
-    // Whoever holds the lock, as a process with the pool open does.
+    // The lock stands for a process that has the pool open.
     let holder = fs::File::open(dir.path("p.img")).expect("opened");
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).expect("locked");
     let before = fs::read(dir.path("p.img")).expect("read");
@@ -127,7 +127,7 @@ fn a_run_that_only_reads_neither_grows_nor_writes() {
     assert!(said.err.contains("image has 1 MiB") && said.err.contains("--fill"), "{}", said.err);
     let after = fs::metadata(dir.path("image")).expect("there");
     assert_eq!((before.len(), before.mtime_nsec()), (after.len(), after.mtime_nsec()));
-    // What only reads asks for the right to read only.
+    // A run that only reads opens the file read-only.
     let said =
         dir.shell("strace -f -e trace=openat -o trace $SHEAVE bench file:image --ios 10 --progress none; cat trace");
     if sheave_testkit::require("strace").is_some() && said.out.contains("openat(") {

@@ -1,4 +1,4 @@
-//! `sheave pool`: what it makes, tells and refuses. Shapes of its JSON are an interface.
+//! `sheave pool`: results, output and refusals. The fields of its JSON are an interface, so they must not change.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -115,7 +115,7 @@ fn a_pool_grows_with_its_file() {
     if no_io_uring() {
         return;
     }
-    // V14.
+    // New space can be used at once (V14).
     let dir = Dir::new();
     dir.ok("pool create p.img --size 64M");
     dir.ok("volume create p.img#v --size 1G");
@@ -136,7 +136,7 @@ fn a_pool_that_is_low_or_full_says_so() {
     if no_io_uring() {
         return;
     }
-    // V21.
+    // Each change between ok, low and full is reported (V21).
     let dir = Dir::new();
     let made = dir.ok("pool create p.img --size 64M --low-water 50% --json").json();
     assert_eq!((&made["pool"]["state"], &made["pool"]["low_water"]), (&"ok".into(), &"50%".into()), "{made}");
@@ -150,7 +150,7 @@ fn a_pool_that_is_low_or_full_says_so() {
     assert_eq!((&info["state"], &info["metadata_low"]), (&"low".into(), &false.into()), "{info}");
     assert_eq!(bytes(&info, "low_water_bytes"), 32 << 20);
     assert!(dir.ok("pool info p.img").out.contains("space  low (low below 50 %, 32 MiB)"));
-    // Another mark, and there is enough.
+    // With a lower mark the pool has enough space.
     let set = dir.ok("pool set p.img --low-water 1M --json").json();
     assert_eq!(
         (&set["state"], &set["low_water"], bytes(&set, "low_water_bytes")),
@@ -163,7 +163,7 @@ fn a_pool_that_is_low_or_full_says_so() {
     assert_eq!(dir.ok(bench).err.matches("warning: the pool p.img is low").count(), 1);
     assert!(!dir.ok(&bench.replace("randwrite", "randread")).err.contains("warning"), "it takes no space");
     assert!(dir.ok("pool set p.img --low-water off").out.contains("ok (no low-water mark)"));
-    // Full: the error says what to do, and is enough.
+    // In a full pool the import fails with an error that says what to do.
     refused(&dir.run("volume import raw p.img#x"), 1, &["make room", "sheave pool grow"]);
     assert_eq!(dir.ok("pool info p.img --json").json()["state"], "ok", "the failed import left nothing");
     fs::write(dir.path("much"), vec![6; 17 << 20]).expect("an image");
@@ -214,7 +214,7 @@ fn a_pool_gets_more_members() {
     if no_io_uring() {
         return;
     }
-    // V14, V22.
+    // The space of a new member can be used at once (V14), and the pool opens only with all of its members (V22).
     let dir = Dir::new();
     dir.ok("pool create a.img --size 32M");
     fs::write(dir.path("raw"), vec![5; 48 << 20]).expect("an image");
@@ -232,7 +232,7 @@ fn a_pool_gets_more_members() {
     assert!(dir.ok("pool info a.img+b.img").out.contains("members  2: 32 MiB, 32 MiB"));
     let checked = dir.ok("pool check a.img+b.img --json").json();
     assert_eq!((&checked["clean"], &checked["members"]), (&true.into(), &grown["members"]), "{checked}");
-    // Without it the error names what is missing; nothing guesses.
+    // Without the second member the error names the missing member, and the pool is not opened.
     fs::create_dir(dir.path("away"))
         .and_then(|()| fs::rename(dir.path("b.img"), dir.path("away/b.img")))
         .expect("moved");
@@ -244,7 +244,7 @@ fn a_pool_gets_more_members() {
     fs::rename(dir.path("away/b.img"), dir.path("b.img")).expect("moved back");
     fs::write(dir.path("c.img"), vec![0; 32 << 20]).expect("a file");
     refused(&dir.run("pool info a.img+c.img"), 1, &["given as member 1 of the pool is another device"]);
-    // What is on a device that is added is named, and kept unless --yes.
+    // If a new member has content, the error names it, and nothing is overwritten without --yes.
     refused(&dir.run("pool grow a.img+b.img --add b.img"), 2, &["b.img is member 1 of a.img+b.img already"]);
     dir.ok("pool create d.img --size 32M");
     refused(&dir.run("pool grow a.img+b.img --add d.img"), 2, &["d.img holds a Sheave pool (", "--yes"]);
@@ -257,7 +257,7 @@ fn a_pool_gets_more_members() {
     let said = dir.ok("pool grow a.img+b.img --add d.img --yes");
     assert!(said.out.contains("any one of its members leads to the pool"), "{}", said.out);
     assert!(dir.ok("pool info d.img").out.contains("members  3: 32 MiB, 32 MiB, 32 MiB"));
-    // A third that grows: the last one only.
+    // Of several members only the last one can grow.
     fs::File::options().write(true).open(dir.path("d.img")).and_then(|file| file.set_len(64 << 20)).expect("grows");
     let grown = dir.ok("pool grow a.img+b.img+d.img --json").json();
     assert_eq!((bytes(&grown, "size_bytes"), &grown["added"]), (128 << 20, &Value::Null), "{grown}");
@@ -271,7 +271,7 @@ fn an_addition_that_was_cut_off_is_explained() {
     if no_io_uring() {
         return;
     }
-    // V22: as a crash between the label and the superblock leaves it.
+    // The old first member gives the state after a crash between the writes of the label and of the superblock (V22).
     let dir = Dir::new();
     dir.ok("pool create a.img --size 32M");
     dir.ok("volume create a.img#v --size 1G");
@@ -299,7 +299,7 @@ fn a_check_of_a_good_pool_and_of_a_damaged_one() {
     let report = dir.ok("pool check p.img --json").json();
     assert_eq!((&report["clean"], &report["repaired"]), (&true.into(), &false.into()), "{report}");
     assert_eq!((report["findings"].as_array().map(Vec::len), bytes(&report["totals"], "volumes")), (Some(0), 1));
-    // V19: one superblock is damaged.
+    // The check finds a damaged superblock (V19).
     let file = fs::File::options().write(true).open(dir.path("p.img")).expect("opened");
     file.write_all_at(&[0xff; 16], 100).expect("written");
     let said = dir.run("pool check p.img --json");
@@ -334,8 +334,8 @@ fn a_scrub_reads_shared_data_once_and_finds_what_cannot_be_read() {
     assert_eq!((&clean["data_verified"], &clean["found"]), (&false.into(), &0.into()), "{clean}");
     assert!(bytes(&clean, "metadata_read_bytes") > 4 * 4096, "{clean}");
     assert!(dir.ok("pool scrub p.img").out.contains("data cannot be verified"));
-    // A disk that fails one read in twenty, and does it again by chance only: what goes through at last is no finding,
-    // so these are few. Whatever they are, list, sums and exit code agree.
+    // The device fails 5 % of the reads at random. A read that succeeds when it is repeated is no finding, so there are
+    // few findings. The list, the sums and the exit code must be consistent.
     let mut met = 0;
     for seed in 0..40 {
         let said = dir.run(&format!("pool scrub fault:seed={seed},error=0.05,ops=read,over=file:p.img --json"));
@@ -348,7 +348,7 @@ fn a_scrub_reads_shared_data_once_and_finds_what_cannot_be_read() {
         let bad: u64 = data.map(|bad| bytes(bad, "length")).sum();
         assert_eq!(bad, bytes(&report, "bad_bytes"), "{report}");
         assert_eq!(said.code, i32::from(bytes(&report, "found") > 0), "{report}");
-        // Where a page of a map could not be read when the pool was opened, nothing behind it is looked at.
+        // If a page of a map could not be read, the data below this page is not read.
         let maps = |found: &serde_json::Value| found["place"].as_str().is_some_and(|place| place.contains("map"));
         if !report["findings"].as_array().expect("a list").iter().any(maps) {
             assert_eq!(bytes(&report, "data_read_bytes"), 8 << 20, "{report}");
@@ -369,7 +369,7 @@ fn a_scrub_has_a_rate_and_shows_how_far_it_is() {
     dir.ok("volume import raw p.img#v");
     let begun = std::time::Instant::now();
     let said = dir.ok("pool scrub p.img --rate 4M --json --progress json");
-    // A piece is free, the rest is not: the clock of the machine can only be late.
+    // The first piece is read at once and the rest at the rate, so the scrub takes more than half a second.
     assert!(begun.elapsed().as_secs_f64() > 0.5, "{:?}", begun.elapsed());
     assert_eq!(bytes(&said.json(), "data_read_bytes"), 4 << 20);
     let refused = dir.run("pool scrub p.img --rate fast");
@@ -383,7 +383,7 @@ fn data_that_rots_is_named_by_a_scrub_and_never_given_out() {
     if no_io_uring() {
         return;
     }
-    // V16.
+    // A read of data that differs from the written data fails (V16).
     let dir = Dir::new();
     dir.ok("pool create p.img --size 64M --checksum crc32c");
     let raw: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 12) as u8 ^ (at >> 3) as u8).collect();
@@ -415,7 +415,7 @@ fn one_owner_at_a_time() {
     if no_io_uring() {
         return;
     }
-    // V20: the lock is another process's, as it would be with a program that has the pool open.
+    // The lock stands for another process that has the pool open (V20).
     let dir = Dir::new();
     dir.ok("pool create p.img --size 64M");
     let file = fs::File::open(dir.path("p.img")).expect("opened");
@@ -426,14 +426,14 @@ fn one_owner_at_a_time() {
         refused(&said, 1, &["p.img", "is in use", &me]);
     }
     rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).expect("unlocked");
-    // Those that only look do not keep each other out.
+    // Commands that only read take a shared lock, so they do not exclude each other.
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("locked");
     dir.ok("pool info p.img");
     dir.ok("pool check p.img");
     refused(&dir.run("volume create p.img#v --size 1M"), 1, &[&me]);
 }
 
-/// V25: a disk whose flushes fail under a run; the next command names the volume, until somebody has seen it.
+/// A flush fails during a run. All later commands name the volume until the loss is acknowledged (V25).
 #[test]
 fn volumes_that_may_have_lost_data_are_named_until_that_is_acknowledged() {
     if no_io_uring() {
@@ -444,7 +444,8 @@ fn volumes_that_may_have_lost_data_are_named_until_that_is_acknowledged() {
     assert_eq!(dir.ok("pool info p.img --json").json()["lost"], serde_json::json!([]));
     dir.ok("volume create p.img#idle --size 8M");
     dir.ok("volume create p.img#v --size 8M");
-    // Where faults hit depends on how requests come, so the first seed may miss the flushes, or hit the opening.
+    // The order of the requests varies and decides which of them fail. So with some seeds no flush fails, or the pool
+    // cannot be opened.
     let named = (1..60).any(|seed| {
         dir.run(&format!(
             "bench vol:fault:seed={seed},error=0.05,ops=write,over=file:p.img#v --rw randwrite --dsync --ios 400 \
@@ -488,7 +489,7 @@ fn check_and_info_mean_the_same_by_the_same_words() {
     assert_eq!(read["data_read_bytes"], info["data_bytes"], "{read}");
 }
 
-/// One makes the file and the pool, the other finds the file there and does not get it: it is not that one's to remove.
+/// Two commands create the same pool at once. The one that fails must not remove the file of the other.
 #[test]
 fn of_two_that_create_a_pool_at_once_none_loses_that_of_the_other() {
     for round in 0..20 {

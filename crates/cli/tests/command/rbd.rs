@@ -1,5 +1,5 @@
-//! `rbd:` from outside, on a Ceph cluster of one node: bench, pools, copies, diffs both ways, exports; and what is said
-//! where there is no librbd. The cluster comes up once, so one test does all that needs it.
+//! The driver `rbd:` from outside, on a Ceph cluster of one node: bench, pools, copies, diffs in both directions and
+//! exports. Also the error without librbd. The start of a cluster is slow, so one test does everything that needs one.
 
 use std::fs;
 use std::process::Stdio;
@@ -19,13 +19,13 @@ fn an_image_of_a_cluster_is_verified_has_a_pool_and_trades_diffs() {
     let image: Vec<u8> = (0..5u32 << 20).map(|n| (n / 4096 * 7 + n % 251) as u8).collect();
     fs::write(dir.path("in.raw"), &image).expect("written");
 
-    // The device by itself.
+    // Bench on the image itself.
     ceph.rbd(&["create", "--size", "64M", "disk"]);
     let disk = spec("disk");
     dir.ok(&format!("bench {disk} --overwrite --rw randrw --verify --depth 32 --dsync --runtime 300ms"));
     dir.ok(&format!("bench {disk} --overwrite --rw randrw --verify --bs 256k --depth 16 --runtime 300ms"));
 
-    // A pool on it.
+    // A pool on the image.
     dir.ok(&format!("pool create {disk} --yes"));
     dir.ok(&format!("volume import in.raw {disk}#v"));
     dir.ok(&format!("volume snapshot {disk}#v then"));
@@ -35,13 +35,13 @@ fn an_image_of_a_cluster_is_verified_has_a_pool_and_trades_diffs() {
     assert!(said.out.contains("clean"), "{}", said.out);
     dir.ok(&format!("volume export {disk}#then out.raw"));
     assert!(fs::read(dir.path("out.raw")).expect("read") == image, "the snapshot is what was imported");
-    // The pool as it was, read from a snapshot that Ceph made.
+    // Reads the old state of the pool from a snapshot that Ceph made.
     ceph.rbd(&["snap", "create", "disk@kept"]);
     dir.ok(&format!("volume delete --yes {disk}#v"));
     dir.ok(&format!("volume export rbd:rbd/disk@kept,conf={conf}#then kept.raw"));
     assert!(fs::read(dir.path("kept.raw")).expect("read") == image, "Ceph's snapshot has the pool as it was");
 
-    // Copies: an image of the cluster as the source and as the target.
+    // Copies with an image of the cluster as the source and as the target.
     dir.ok("pool create p.img --size 512M");
     ceph.rbd(&["import", dir.path("in.raw").to_str().expect("UTF-8"), "copied"]);
     dir.ok(&format!("volume import {} p.img#copied", spec("copied")));
@@ -58,14 +58,14 @@ fn an_image_of_a_cluster_is_verified_has_a_pool_and_trades_diffs() {
     refused(&dir, &conf);
 }
 
-/// What Sheave exports as a diff, `rbd import-diff` takes, and the other way.
+/// `rbd import-diff` accepts diffs that Sheave exports, and Sheave imports diffs of `rbd export-diff`.
 fn diffs_both_ways(ceph: &Ceph, dir: &Dir) {
     let path = |name: &str| dir.path(name).display().to_string();
     let same = |what: &str, one: &str, other: &str| {
         let (one, other) = (fs::read(dir.path(one)).expect("read"), fs::read(dir.path(other)).expect("read"));
         assert!(one == other, "{what}");
     };
-    // From a volume to an image: all of a first snapshot, then what changed up to a second.
+    // From a volume to an image: the whole first snapshot, then the changes up to the second.
     dir.ok("volume snapshot p.img#copied one");
     dir.ok("volume export-diff p.img#one one.diff --format v1");
     ceph.rbd(&["create", "--size", "5M", "mirror"]);
@@ -77,7 +77,7 @@ fn diffs_both_ways(ceph: &Ceph, dir: &Dir) {
     ceph.rbd(&["export", "mirror", &path("mirror.raw")]);
     dir.ok("volume export p.img#two two.raw");
     same("an image that took our diffs", "mirror.raw", "two.raw");
-    // From an image to a volume.
+    // From an image to a volume, in the same way.
     ceph.rbd(&["snap", "create", "copied@a"]);
     ceph.rbd(&[
         "bench",
@@ -101,7 +101,7 @@ fn diffs_both_ways(ceph: &Ceph, dir: &Dir) {
     same("a volume that took Ceph's diffs", "b.raw", "back.raw");
 }
 
-/// Who is killed has the exclusive lock until Ceph has not heard of it for a while; then the pool is recovered.
+/// A killed process keeps the exclusive lock until Ceph declares its client dead. After that the pool is recovered.
 fn killed(dir: &Dir, disk: &str) {
     dir.ok(&format!("volume create {disk}#busy --size 16M"));
     let line = format!("bench vol:{disk}#busy --rw randwrite --depth 8 --runtime 60s");
@@ -138,7 +138,7 @@ fn refused(dir: &Dir, conf: &str) {
 #[test]
 fn where_there_is_no_librbd_its_package_is_named() {
     let dir = Dir::new();
-    // What the dynamic linker finds first is no library.
+    // The dynamic linker finds this file first, and it is no library.
     fs::write(dir.path("librados.so.2"), "no library").expect("written");
     let mut command = dir.command("bench rbd:rbd/disk --runtime 10ms");
     let output = command.env("LD_LIBRARY_PATH", dir.path("")).output().expect("it runs");

@@ -1,4 +1,4 @@
-//! What goes wrong is told with cause and fix, with the right exit code, and never by a panic.
+//! Errors are reported with cause, fix and the right exit code, and never by a panic.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

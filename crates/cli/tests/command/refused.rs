@@ -1,5 +1,5 @@
-//! More than two hundred command lines that make no sense, or cannot be done: each has its exit code, says why on
-//! stderr, prints nothing else, and changes nothing. The list is `refused/table.txt`.
+//! More than two hundred command lines that are invalid or impossible. Each has the right exit code, prints the reason
+//! on stderr, prints nothing on stdout unless it has `--json`, and changes nothing. The list is `refused/table.txt`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::sheave::{Dir, Said, no_io_uring};
 
 const TABLE: &str = include_str!("refused/table.txt");
 
-/// A row: exit code, what stderr must say, command line.
+/// Returns the rows of the table: exit code, text that stderr must contain, command line.
 fn rows() -> Vec<(i32, &'static str, &'static str)> {
     let rows = TABLE.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let mut parts = line.splitn(3, " | ");
@@ -20,10 +20,10 @@ fn rows() -> Vec<(i32, &'static str, &'static str)> {
     rows.collect()
 }
 
-/// When a file changed last, and how long it is.
+/// Length of a file, and seconds and nanoseconds of its last change.
 type Look = (u64, i64, i64);
 
-/// Every file under a directory.
+/// Collects every file below a directory.
 fn files(dir: &Path, found: &mut BTreeMap<String, Look>) {
     for entry in fs::read_dir(dir).expect("a directory").flatten() {
         let meta = entry.metadata().expect("it is there");
@@ -40,7 +40,7 @@ fn snapshot(dir: &Dir) -> BTreeMap<String, Look> {
     found
 }
 
-/// What is in the pool, as its users see it: opening it writes, and changes nothing for them.
+/// Returns the content of the pool as users see it. Opening a pool for writing changes its file, but not this content.
 fn content(dir: &Dir) -> (String, Vec<u8>, String) {
     let list = dir.ok("volume list p.img --json").out;
     let exported = dir.shell("$SHEAVE volume export 'p.img#v' - 2> /dev/null | cksum").out.into_bytes();
@@ -93,12 +93,12 @@ fn every_refusal_has_its_code_says_why_and_changes_nothing() {
         if said.out.is_empty() == line.contains("--json") || !is_told || said.err.contains("panicked") {
             complain(&format!("stdout `{}`, or a panic", said.out));
         }
-        // clap's own page for a command without arguments begins with what the command does.
+        // The help page for a command without arguments begins with the description of the command.
         let opens = ["sheave: ", "error: "].iter().any(|start| said.err.starts_with(start));
         if !opens && !said.err.contains("Usage: ") {
             complain("stderr does not begin with who speaks");
         }
-        // What a driver says of a spec or a path ends with what would be right.
+        // Errors of drivers about a spec or a path contain advice on what would be right.
         let advises = ["fix: ", ". ", "; ", ": give ", ": use ", ": write ", ": add ", ": the limit is "];
         if said.err.starts_with("sheave: ") && !advises.iter().any(|words| said.err.contains(words)) {
             complain("no fix");

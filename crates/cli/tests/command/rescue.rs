@@ -1,5 +1,5 @@
-//! Damaged pools: every volume with a whole map comes out, what cannot be read is listed to the byte, and nothing is
-//! written to the pool. And pools that another process has: commands wait for them, or say who that is.
+//! Damaged pools: every volume whose map is intact can be exported, unreadable bytes are listed exactly, and nothing is
+//! written to the pool. Pools that another process has open: commands wait for that process, or name it.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::sheave::{Dir, Said, no_io_uring};
 
 const BLOCK: usize = 4096;
 
-/// Kinds of metadata blocks, as `docs/reference/on-disk-format.md` has them.
+/// Kinds of metadata blocks, see `docs/reference/on-disk-format.md`.
 const SUPERBLOCK: u8 = 1;
 const JOURNAL: u8 = 2;
 const LEAF: u8 = 3;
@@ -21,7 +21,7 @@ const TABLE: u8 = 5;
 const LABEL: u8 = 6;
 const SUMS: u8 = 7;
 
-/// Two volumes on two members, `a.img+b.img`; closed.
+/// Makes a pool with the members `a.img` and `b.img` and two volumes of 3 MiB, and closes it.
 fn pool(more: &str) -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -38,7 +38,7 @@ fn pool(more: &str) -> Option<Dir> {
     Some(dir)
 }
 
-/// Metadata blocks of one kind: the file of the member, and the byte in it.
+/// Returns the places of all metadata blocks of one kind: the member's file, and the offset in it.
 fn blocks(dir: &Dir, kind: u8) -> Vec<(&'static str, usize)> {
     let mut found = vec![];
     for member in ["a.img", "b.img"] {
@@ -49,7 +49,7 @@ fn blocks(dir: &Dir, kind: u8) -> Vec<(&'static str, usize)> {
     found
 }
 
-/// Exports a volume from a pool as it is; nothing is written to that.
+/// Exports a volume, and asserts that the export has not changed the pool.
 fn rescue(dir: &Dir, name: &str, how: &str) -> Said {
     let members = || ["a.img", "b.img"].map(|member| fs::read(dir.path(member)).expect("a member"));
     let before = members();
@@ -103,14 +103,14 @@ fn every_volume_with_a_whole_map_comes_out_whatever_else_is_damaged() {
 #[test]
 fn of_a_damaged_table_of_volumes_the_other_pages_come_out_and_what_is_missing_is_told() {
     let Some(dir) = pool("") else { return };
-    // Long names, so that `v` and `z` stand in different pages.
+    // The long names fill the table of volumes, so that `v` and `z` are in different pages.
     for number in 0..26 {
         dir.ok(&format!("volume create a.img+b.img#{number:0>240} --size 1M"));
     }
     fs::copy(dir.path("w"), dir.path("z")).expect("copied");
     dir.ok("volume import z a.img+b.img#z --progress none");
     let mut found = vec![];
-    // Older pages that no superblock refers to lie about, too.
+    // The pool has also older pages to which no superblock refers. Damage to those does no harm.
     for (member, at) in blocks(&dir, TABLE) {
         let whole = fs::read(dir.path(member)).expect("a member");
         let mut bytes = whole.clone();
@@ -163,7 +163,7 @@ fn with_a_damaged_page_of_checksums_everything_comes_out_unchecked() {
         bytes[at + 90] ^= 4;
         fs::write(dir.path(member), bytes).expect("damaged");
         let said = rescue(&dir, "v", "");
-        // Older pages that no superblock refers to lie about, too.
+        // The pool has also older pages to which no superblock refers. Damage to those does no harm.
         if said.code != 0 {
             assert!(said.err.contains("a page of checksums at byte"), "{}", said.err);
         }
@@ -186,12 +186,12 @@ fn with_a_damaged_page_of_checksums_everything_comes_out_unchecked() {
     panic!("one of them is in use");
 }
 
-/// A pool that was not closed: commits are in its journal, and nowhere else.
+/// Makes a pool and kills the process that writes to it, so that some commits are only in the journal.
 fn crashed() -> Option<Dir> {
     let dir = pool("")?;
-    // A checkpoint just before the kill leaves nothing to replay: then once more.
+    // A checkpoint just before the kill leaves nothing to replay. In that case there is another round.
     for round in 0..7 {
-        // So that overwrites are copies, which the journal hears of.
+        // After a snapshot each overwrite is written to a new place, and that change goes into the journal.
         dir.ok(&format!("volume snapshot a.img+b.img#v s{round}"));
         let mut command =
             dir.command("bench vol:a.img+b.img#v --rw randwrite --bs 64K --dsync --overwrite --runtime 60s");
@@ -214,7 +214,8 @@ fn crashed() -> Option<Dir> {
 
 #[test]
 fn an_unclean_journal_is_replayed_in_memory_and_its_damage_passed_over() {
-    // A kill after a checkpoint leaves one commit, whose damage looks like its end: then once more.
+    // If the journal has only one commit, damage to it looks like the end of the journal. In that case there is another
+    // round.
     for _ in 0..10 {
         let Some(dir) = crashed() else { return };
         if replayed_and_passed_over(&dir) > 0 {
@@ -224,7 +225,7 @@ fn an_unclean_journal_is_replayed_in_memory_and_its_damage_passed_over() {
     panic!("damage before later commits is told");
 }
 
-/// How many of the damaged blocks of the journal were told.
+/// Damages blocks of the journal one at a time. Returns the number of blocks whose damage was reported.
 fn replayed_and_passed_over(dir: &Dir) -> usize {
     assert!(
         dir.ok("pool info a.img+b.img --json").json()["recovered"] == true,
@@ -235,11 +236,11 @@ fn replayed_and_passed_over(dir: &Dir) -> usize {
     let replayed = fs::read(dir.path("out")).expect("exported");
     assert_eq!(rescue(dir, "w", "").code, 0);
     assert!(fs::read(dir.path("out")).expect("exported") == fs::read(dir.path("w")).expect("there"));
-    // Blocks of the journal in turn.
+    // Each round damages one block of the journal.
     let whole = fs::read(dir.path("a.img")).expect("a member");
     let mut refused = 0;
     let journal = blocks(dir, JOURNAL);
-    // Eight of them at most, the first included: each takes two commands.
+    // Each block takes two commands, so at most eight blocks are damaged. The first block is always included.
     for (member, at) in journal.iter().copied().step_by(journal.len().div_ceil(8)) {
         let mut bytes = whole.clone();
         bytes[at + 90] ^= 4;
@@ -255,7 +256,7 @@ fn replayed_and_passed_over(dir: &Dir) -> usize {
         }
     }
     fs::write(dir.path("a.img"), whole).expect("mended");
-    // Opened for writing it is recovered as it was read.
+    // A recovery that writes gives the same content as the one in memory.
     dir.ok("volume create a.img+b.img#x --size 1M");
     assert!(dir.ok("pool info a.img+b.img --json").json()["recovered"] == false);
     assert_eq!(rescue(dir, "v", "").code, 0);
@@ -289,7 +290,7 @@ fn bad_blocks_are_listed_to_the_byte() {
     assert!(fs::read(dir.path("out")).expect("exported") == content, "all else came out");
     let said = dir.run("volume export a.img+b.img#v out --yes --rescue=skip");
     assert!(said.code == 1 && said.out.contains("bad: 8192 bytes at byte 12288"), "{}", said.out);
-    // Skipped in a block device: what was there stays, and else it is zeroes.
+    // A skipped range keeps the old content of a block device. In a new file it reads as zeroes.
     fs::write(dir.path("disk"), vec![0x77; content.len()]).expect("a disk");
     let device = dir.shell("losetup --find --show disk").out;
     if device.starts_with("/dev/") {
@@ -308,13 +309,13 @@ fn bad_blocks_are_listed_to_the_byte() {
     assert!(said.code == 2 && said.err.contains("fix: --rescue=zero"), "{}", said.err);
 }
 
-/// A process that has the pool until its input ends.
+/// Starts a process that has the pool open until its stdin ends.
 fn holder(dir: &Dir) -> (std::process::Child, std::process::ChildStdin) {
     let mut command = dir.command("volume import - a.img+b.img#held --size 4M --progress none");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it runs");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // More than a pipe holds: when this is written, the import has begun.
+    // A pipe holds less than this: when the write returns, the import has begun.
     stdin.write_all(&vec![1; 1 << 20]).expect("written");
     (child, stdin)
 }
@@ -323,7 +324,8 @@ fn holder(dir: &Dir) -> (std::process::Child, std::process::ChildStdin) {
 fn a_command_waits_for_a_pool_that_another_process_has() {
     let Some(dir) = pool("") else { return };
     let (mut child, stdin) = holder(&dir);
-    // To look is refused too, with who has it: what it would see is no point in time.
+    // Reading commands are refused too, and the error names the process: a pool that is being written has no consistent
+    // state to show.
     for line in ["volume list a.img+b.img", "volume create a.img+b.img#x --size 1M", "pool check a.img+b.img"] {
         let said = dir.run(line);
         let holder = format!("{}", child.id());

@@ -1,4 +1,4 @@
-//! Two exports to one file.
+//! Two exports to the same file at once.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -10,12 +10,12 @@ use sheave_testkit::process;
 
 use crate::sheave::{Dir, Said, no_io_uring};
 
-/// An export to `out` that was stopped in its middle; ended with the test.
+/// Export to `out` that is stopped in the middle. The process is killed when the value is dropped.
 struct Stopped(Option<Child>);
 
 impl Stopped {
     fn start(dir: &Dir) -> Stopped {
-        // Each of its reads takes long.
+        // Each read takes 300 ms, so the export is still running when it is stopped.
         let spec = format!("fault:delay=1,delay_time=300ms,ops=read,over=file:{}#v", dir.path("p.img").display());
         let mut command = dir.command(&format!("volume export {spec} out --progress none"));
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -42,7 +42,7 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // A test that fails leaves no process.
+            // A failed test must leave no process.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -72,7 +72,7 @@ fn a_file_that_an_export_makes_is_in_use_until_it_ends_and_only_that_file_is_rem
     assert_eq!(first.code, 0, "{}", first.err);
     assert!(fs::read(dir.path("out")).expect("read") == image);
 
-    // Ended by Ctrl-C it removes its own file, and not the one that has the name by then.
+    // On Ctrl-C the export removes its own file, but not another file that has the name by then.
     fs::remove_file(dir.path("out")).expect("removed");
     for replaced in [false, true] {
         let first = Stopped::start(&dir);

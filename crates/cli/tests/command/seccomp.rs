@@ -1,5 +1,5 @@
-//! The seccomp profile of the repository, as a container's runtime applies it: the daemon and its commands work under
-//! it, and it is no more than a list of what is allowed.
+//! The seccomp profile of the repository, applied in the way of a container runtime. The daemon and its commands work
+//! under the profile. The profile contains only allowed system calls, and no other actions.
 #![cfg(target_arch = "x86_64")]
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
 
 const PROFILE: &str = include_str!("../../../../docs/systemd/seccomp.json");
 
-/// The numbers of names that the profile has.
+/// Returns the number of a system call that the profile names.
 fn number(name: &str) -> libc::c_long {
     let found = NUMBERS.iter().find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("{name} has no number in this test: add a row")).1
@@ -31,14 +31,14 @@ fn the_daemon_and_commands_work_under_the_profile() {
     }
     let Some(dir) = pools() else { return };
     std::fs::write(dir.path("in.raw"), vec![3; 1 << 20]).expect("written");
-    // A thread of its own: the filter stays with it, and with all that it starts.
+    // The filter cannot be removed from the thread that installs it, nor from its children, so it gets its own thread.
     std::thread::scope(|scope| {
         let run = || {
             seccomp::allow_only(&allowed());
             let own = rustix::process::getegid().as_raw();
             let given = format!("{{ address = \"unix:other.sock\", group = {own} }}");
             let daemon = Daemon::start(&dir, &BOTH.replace("\"unix:other.sock\"", &given));
-            // Nothing that it says is about something that was refused.
+            // The log must have no warning or error, for example about a refused system call.
             let said = daemon.said();
             assert!(!said.contains("warning") && !said.contains("error"), "{said}");
             let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
@@ -53,7 +53,7 @@ fn the_daemon_and_commands_work_under_the_profile() {
             ask_ok(&dir, "pool scan . --no-devices");
             daemon.end();
             dir.ok("pool check a.img");
-            // What a captive command needs is in it, too.
+            // The profile also allows the calls that `serve --run` needs.
             dir.ok("serve a.img#s --read-only --run true");
         };
         scope.spawn(run).join().expect("no panic");

@@ -1,4 +1,4 @@
-//! `sheave serve`, with clients that others wrote.
+//! `sheave serve` with the NBD clients of other projects.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
-/// A pool with a volume of 64 MiB, if there are all of these tools.
+/// Makes a pool with a volume of 64 MiB. Returns `None` if a tool or io_uring is missing.
 pub fn pool(tools: &[&str]) -> Option<Dir> {
     if no_io_uring() || tools.iter().any(|tool| sheave_testkit::require(tool).is_none()) {
         return None;
@@ -19,7 +19,7 @@ pub fn pool(tools: &[&str]) -> Option<Dir> {
     Some(dir)
 }
 
-/// Serves for one command of the shell.
+/// Serves a volume while one shell command runs.
 pub fn serve(dir: &Dir, spec: &str, command: &str) -> Said {
     let mut server = sheave(&format!("serve {spec} --run"));
     let said = Said::of(server.arg(command).current_dir(dir.path("")).output().expect("it runs"));
@@ -27,14 +27,14 @@ pub fn serve(dir: &Dir, spec: &str, command: &str) -> Said {
     said
 }
 
-/// Serves for one command of the shell, which must succeed; what it wrote.
+/// Serves a volume while one shell command runs. Returns the stdout of that command, which must succeed.
 pub fn serve_ok(dir: &Dir, spec: &str, command: &str) -> String {
     let said = serve(dir, spec, command);
     assert_eq!(said.code, 0, "{command}\n{}{}", said.out, said.err);
     said.out
 }
 
-/// A file of pseudo-random bytes, with holes.
+/// Writes a file of 64 MiB: one third is pseudo-random bytes, the rest is zeroes.
 pub fn image(dir: &Dir, name: &str, seed: u64) {
     let mut rng = sheave_base::rng::Rng::new(seed);
     let mut bytes = vec![0u8; 64 << 20];
@@ -44,7 +44,7 @@ pub fn image(dir: &Dir, name: &str, seed: u64) {
     std::fs::write(dir.path(name), bytes).expect("written");
 }
 
-/// A server until it is told to end.
+/// Server that runs until a signal ends it.
 struct Running {
     child: Child,
     socket: PathBuf,
@@ -60,7 +60,7 @@ impl Running {
         running
     }
 
-    /// A connection; waits until the server is there.
+    /// Connects to the server. Waits until the server listens.
     fn connect(&mut self) -> UnixStream {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
@@ -80,7 +80,7 @@ impl Running {
         assert!(Command::new("kill").args([name, &id]).status().expect("it runs").success());
     }
 
-    /// Ends it by SIGTERM; its exit code and what it said.
+    /// Ends the server by SIGTERM. Returns its exit code and its stderr.
     fn end(self) -> (i32, String) {
         self.end_by("-TERM")
     }
@@ -96,18 +96,18 @@ impl Running {
     }
 }
 
-/// An option of the handshake.
+/// Returns an option request of the handshake.
 fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// A request of a client that negotiated nothing.
+/// Returns the header of a request in the plain form, without extended headers.
 fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let head = [0x2560_9513u32.to_be_bytes().as_slice(), &flags.to_be_bytes(), &command.to_be_bytes()].concat();
     [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
 }
 
-/// Goes through the shortest handshake.
+/// Does the shortest possible handshake.
 fn shake(stream: &mut UnixStream) {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).expect("a greeting");
@@ -117,7 +117,7 @@ fn shake(stream: &mut UnixStream) {
     assert_eq!(export[..8], (64u64 << 20).to_be_bytes());
 }
 
-/// A simple reply: its error.
+/// Reads a simple reply. Returns its error number.
 fn reply(stream: &mut UnixStream, cookie: u64) -> u32 {
     let mut bytes = [0; 16];
     stream.read_exact(&mut bytes).expect("a reply");
@@ -148,7 +148,7 @@ fn nbdcopy_goes_both_ways() {
     let Some(dir) = pool(&["nbdcopy"]) else { return };
     image(&dir, "a", 1);
     serve_ok(&dir, "p.img#v", "nbdcopy --flush a \"$uri\" && nbdcopy \"$uri\" b && cmp a b");
-    // What was flushed is in the pool.
+    // The flushed data is in the pool.
     dir.ok("volume export p.img#v c --yes");
     assert!(std::fs::read(dir.path("a")).expect("read") == std::fs::read(dir.path("c")).expect("read"));
     dir.ok("pool check p.img");
@@ -165,7 +165,7 @@ fn qemu_converts_and_compares() {
                   -c 'read -P 9 9M 1M' -c 'read -P 0 20M 1M' -c 'read -P 0 30M 1M' -c flush \"$uri\"";
     let said = serve_ok(&dir, "p.img#v", change);
     assert!(!said.contains("failed"), "{said}");
-    // The snapshot is what it was, and refuses to be changed.
+    // The snapshot has kept its content, and writes to it are refused.
     assert!(serve_ok(&dir, "p.img#before", "qemu-img compare -f raw -F raw a \"$uri\"").contains("identical"));
     let refused = serve(&dir, "p.img#before", "qemu-io -f raw -c 'write 0 4k' \"$uri\"");
     assert!(format!("{}{}", refused.out, refused.err).contains("Permission denied"), "{}{}", refused.out, refused.err);
@@ -210,7 +210,7 @@ fn the_exit_code_is_that_of_the_command() {
 #[test]
 fn an_end_by_signal_keeps_all_and_removes_the_socket() {
     let Some(dir) = pool(&[]) else { return };
-    // As systemd ends it, and Ctrl-C.
+    // systemd sends SIGTERM, Ctrl-C sends SIGINT.
     for (signal, byte) in [("-TERM", 0x5a), ("-INT", 0xa5)] {
         let mut server = Running::start(&dir, "p.img#v");
         let mut client = server.connect();
@@ -238,7 +238,7 @@ fn a_killed_server_has_lost_nothing_that_was_flushed() {
         shake(&mut flusher);
         for block in 0..64u64 {
             let bytes = vec![round * 64 + block as u8; 65536];
-            // Some durable by themselves, the others by a flush on another connection.
+            // Every second write has FUA. The flush on another connection makes the others durable.
             let fua = u16::from(block % 2 == 0);
             let at = block * 65536 * 3;
             writer.write_all(&[request(1, fua, block, at, 65536), bytes].concat()).expect("sent");
@@ -246,7 +246,7 @@ fn a_killed_server_has_lost_nothing_that_was_flushed() {
         }
         flusher.write_all(&request(3, 0, 7, 0, 0)).expect("sent");
         assert_eq!(reply(&mut flusher, 7), 0);
-        // These may be lost, and harm nothing.
+        // These writes are not flushed: the kill may lose them, but they must damage nothing.
         for block in 0..64u64 {
             let bytes = vec![0xee; 4096];
             writer.write_all(&[request(1, 0, block, 32 << 20, 4096), bytes].concat()).expect("sent");

@@ -1,30 +1,28 @@
-//! Runs the binary for the tests beside it, and reads its JSON.
+//! Helpers that run the binary `sheave` and parse its JSON.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The binary with arguments separated by blanks.
+/// Returns a command that runs the binary. Its arguments are the words of `line`.
 pub fn sheave(line: &str) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("sheave"));
     command.args(line.split_whitespace());
-    // No server of another test, or of this machine, is asked; and none has a control socket.
+    // Without a runtime directory the binary finds no daemon of another test or of this machine, and a server makes no
+    // control socket.
     command.env("SHEAVE_RUNTIME_DIR", "");
     command
 }
 
-/// What a finished run said.
+/// Exit code and output of a run that has ended.
 pub struct Said {
-    /// Exit code; -1 when a signal ended it.
+    /// Exit code, or -1 if a signal ended the process.
     pub code: i32,
-    /// Its stdout.
     pub out: String,
-    /// Its stderr.
     pub err: String,
 }
 
 impl Said {
-    /// Of a finished process.
     pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -33,7 +31,7 @@ impl Said {
         }
     }
 
-    /// Its stdout as exactly one JSON object.
+    /// Parses stdout. Panics if it is not exactly one JSON object.
     pub fn json(&self) -> Value {
         match serde_json::from_str(&self.out) {
             Ok(Value::Object(object)) => Value::Object(object),
@@ -42,12 +40,12 @@ impl Said {
     }
 }
 
-/// Runs to the end.
+/// Runs the binary until it ends.
 pub fn run(line: &str) -> Said {
     Said::of(sheave(line).output().expect("the binary runs"))
 }
 
-/// True when this machine has no io_uring, so that nothing can be served.
+/// Returns true if this machine has no io_uring. `sheave serve` works only with io_uring.
 pub fn no_io_uring() -> bool {
     let said = run("doctor --json");
     let missing = said.json()["checks"]
@@ -59,34 +57,34 @@ pub fn no_io_uring() -> bool {
     missing
 }
 
-/// A directory for the files of one test, gone with it. On a file system with holes and direct I/O, as far as there is
-/// one.
+/// Directory for the files of one test, removed when the value is dropped. It lies in `/var/tmp`, because the file
+/// system there usually has holes and direct I/O.
 pub struct Dir(tempfile::TempDir);
 
 impl Dir {
-    /// An empty one.
+    /// Makes an empty directory.
     pub fn new() -> Self {
         Self(tempfile::tempdir_in("/var/tmp").expect("a directory"))
     }
 
-    /// A path in it.
+    /// Returns the path of a file in the directory.
     pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.0.path().join(name)
     }
 
-    /// The binary, to be run in it.
+    /// Returns a command that runs the binary in the directory.
     pub fn command(&self, line: &str) -> Command {
         let mut command = sheave(line);
         command.current_dir(self.0.path());
         command
     }
 
-    /// Runs to the end, without anything to read.
+    /// Runs the binary in the directory until it ends, with an empty stdin.
     pub fn run(&self, line: &str) -> Said {
         Said::of(self.command(line).stdin(std::process::Stdio::null()).output().expect("the binary runs"))
     }
 
-    /// Runs a command to its end, which must be success.
+    /// Runs the binary in the directory. Panics if its exit code is not 0.
     #[track_caller]
     pub fn ok(&self, line: &str) -> Said {
         let said = self.run(line);
@@ -94,7 +92,7 @@ impl Dir {
         said
     }
 
-    /// A line of shell, where `$SHEAVE` is the binary.
+    /// Runs a line of shell in the directory. `$SHEAVE` is the path of the binary.
     pub fn shell(&self, line: &str) -> Said {
         let mut command = Command::new("sh");
         command.args(["-c", line]).env("SHEAVE", assert_cmd::cargo::cargo_bin!("sheave"));

@@ -1,4 +1,4 @@
-//! Ctrl-C ends a run with its report.
+//! Ctrl-C ends commands. A run of bench still prints its report.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -39,18 +39,19 @@ fn it_also_ends_a_verified_run() {
     let report = said.json();
     assert_eq!(report["verify"]["wrong"], 0);
     assert_eq!(report["interrupted"], true);
-    // The latencies are those of the run, not of the reading back that did not come any more.
+    // The latencies are those of the run. The read-back at its end did not take place.
     assert!(report["ios"] == 0 || report["max_ns"].as_u64() > Some(0), "{report}");
 }
 
-/// A command that has waited for a pool, and looks at no flag while it works.
+/// While a command waits for a pool, Ctrl-C is caught and only sets a flag. After the wait Ctrl-C must end the process
+/// directly, because the work checks no flag.
 #[test]
 fn it_ends_a_command_that_had_to_wait_before() {
     let dir = Dir::new();
     dir.ok("pool create p.img --size 64M");
     let pool = std::fs::File::open(dir.path("p.img")).expect("opened");
     rustix::fs::flock(&pool, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
-    // Each of its reads takes long.
+    // Each read takes 5 s, so the check still runs when the signal is sent.
     let line = format!("pool check --wait=60s fault:delay=1,delay_time=5s,over=file:{}", dir.path("p.img").display());
     let mut command = dir.command(&line);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -73,7 +74,7 @@ fn it_also_ends_a_comparison_while_its_raw_device_is_filled() {
     let dir = Dir::new();
     dir.ok("pool create p.img --size 3G");
     dir.ok("volume create p.img#v --size 2G");
-    // With a fill of half a million writes, one after the other.
+    // Before the comparison the raw file of 2 GiB is filled. The signal comes during that fill.
     let line = "bench vol:p.img#v --rw randwrite --depth 1 --compare raw --runtime 60s --json --progress none";
     let child = dir.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     let since = Instant::now();
@@ -86,7 +87,7 @@ fn it_also_ends_a_comparison_while_its_raw_device_is_filled() {
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(300));
-    // However the process ends from here on, it leaves nothing.
+    // The raw file was unlinked when it was made, so it disappears with the process in any case.
     let names = || -> Vec<_> {
         std::fs::read_dir(dir.path("")).expect("a directory").flatten().map(|file| file.file_name()).collect()
     };
@@ -109,7 +110,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_process() {
     std::fs::write(dir.path("in"), vec![7; 8 << 20]).expect("written");
     let limited = |line: &str| {
         let mut command = Command::new("bash");
-        // In units of 1,024 bytes.
+        // bash counts in units of 1,024 bytes.
         command.args(["-c", &format!("ulimit -f 4096 && exec \"$0\" {line}")]);
         Said::of(
             command.arg(assert_cmd::cargo::cargo_bin!("sheave")).current_dir(dir.path("")).output().expect("it runs"),

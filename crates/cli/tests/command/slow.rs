@@ -1,4 +1,4 @@
-//! `sheave slow`: what a daemon keeps of slow I/O, how it is told, and its limit.
+//! `sheave slow`: the list of slow I/O that a daemon keeps, its output, and the limit above which I/O is slow.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -16,7 +16,7 @@ fn slow_io_of_a_daemon_is_listed_followed_and_limited() {
     let none = "no slow I/O is kept: none took longer than 1 s, or was unusual\n";
     assert_eq!(ask_ok(&dir, "slow").out, none);
     ask_ok(&dir, "slow --limit 1ns");
-    // It holds a second later at most, where there is I/O.
+    // A new limit applies to all I/O after at most a second.
     let mut follow = dir.command("slow --follow --json");
     let mut follow = follow.env("SHEAVE_RUNTIME_DIR", dir.path("run")).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(follow.stdout.take().expect("piped")).lines();
@@ -44,7 +44,7 @@ fn slow_io_of_a_daemon_is_listed_followed_and_limited() {
     assert_eq!((offset("read"), offset("write")), (Some(json!(7 << 20)), Some(json!(7 << 20))));
     let text = ask_ok(&dir, "slow").out;
     assert!(text.lines().last().expect("a line").contains("Z  read of 4 KiB at 7 MiB of a#v took "), "{text}");
-    // The configuration says nothing of it, so it is a second again.
+    // The configuration has no limit, so the reload sets the default of one second again.
     daemon.signal("-HUP");
     daemon.until_it_says("event=reloaded");
     assert_eq!(ask_ok(&dir, "slow --json").json()["limit_ns"], 1_000_000_000);

@@ -1,9 +1,9 @@
-//! The daemon under all that happens to it, for a while: clients that connect, write, flush, trim and die; snapshots,
-//! clones, rollbacks and resizes meanwhile; `kill -9`, again and again.
+//! The daemon under every kind of load at once. Clients connect, write, flush, trim and die. Meanwhile commands make
+//! snapshots and clones, roll back and resize volumes, and the daemon is killed by `kill -9` again and again.
 //!
-//! Each client has blocks of its own in a volume and knows what each may hold: what it was when a flush was last
-//! answered, or anything that was written since. What it reads is one of these, always. `SHEAVE_SOAK_SECONDS` makes it
-//! longer: `cargo xtask nightly` takes 120, with 20 kills.
+//! Each client has its own blocks in a volume. Every read of a block must return either its content at the last
+//! answered flush, or one of the contents written since. `SHEAVE_SOAK_SECONDS` sets the duration:
+//! `cargo xtask nightly` sets 120 seconds, with 20 kills.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::sheave::{Dir, no_io_uring};
 
 const CLIENTS: u64 = 50;
 const VOLUMES: u64 = 5;
-/// Blocks of a client, each of 4 KiB.
+/// Number of blocks of each client.
 const BLOCKS: u64 = 32;
 const BLOCK: u64 = 4096;
 
-/// What has happened, to see that all of it did.
+/// Number of events of each kind. At the end the test asserts that enough of them have occurred.
 #[derive(Default)]
 struct Counts {
     sessions: AtomicU64,
@@ -34,7 +34,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A block's content: the number of its write in every word; zeroes are 0.
+/// Returns the content of a block: the number of its write in every word. Number 0 stands for zeroes.
 fn content(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(BLOCK as usize / 8)
 }
@@ -45,7 +45,7 @@ fn number_of(block: &[u8], what: &str) -> u64 {
     number
 }
 
-/// A client, over all its connections.
+/// A client, which connects again after each session.
 struct Client<'a> {
     dir: &'a Dir,
     counts: &'a Counts,
@@ -54,21 +54,21 @@ struct Client<'a> {
     export: String,
     first: u64,
     next: u64,
-    /// What each block may hold, the newest last.
+    /// Numbers of the contents that each block may have, the newest last.
     may: Vec<Vec<u64>>,
 }
 
 impl Client<'_> {
     fn run(mut self) {
-        // Relaxed: the flag carries nothing but itself.
+        // Relaxed: the flag only ends the loop, and no data depends on it.
         while !self.stop.load(Ordering::Relaxed) {
-            // It may be down.
+            // The daemon may be down.
             let Some(mut nbd) = Nbd::connect(&self.dir.path("nbd.sock"), &self.export) else {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
             count(&self.counts.sessions);
-            // `None`: the connection is gone.
+            // The session returns `None` when the connection has broken. The next session checks the blocks.
             let _ = self.session(&mut nbd);
         }
     }
@@ -77,13 +77,14 @@ impl Client<'_> {
         (self.first + block) * BLOCK
     }
 
-    /// Replies carry a number alone: why a request failed, the daemon has told.
+    /// Asserts that a request succeeded. The reply has only an error number, so the message adds the log of the daemon.
     fn well(&self, errno: u32, what: &str) {
         let said = || std::fs::read_to_string(self.dir.path("said")).unwrap_or_default();
         assert!(errno == 0, "{what} of {} ended with errno {errno}; the daemon says\n{}", self.export, said());
     }
 
-    /// Looks at all its blocks, then works for a while, then leaves: with a goodbye, without one, or in half a write.
+    /// Checks all blocks of the client, then sends some requests, then leaves: with `NBD_CMD_DISC`, without it, or in
+    /// the middle of a write.
     fn session(&mut self, nbd: &mut Nbd) -> Option<()> {
         let mut now = Vec::new();
         for block in 0..BLOCKS {
@@ -98,7 +99,7 @@ impl Client<'_> {
             let block = self.rng.below(BLOCKS);
             match self.rng.below(10) {
                 0 => {
-                    // What is there now is there for good.
+                    // The flush has made the present contents durable.
                     if nbd.flush()? == 0 {
                         self.may = now.iter().map(|number| vec![*number]).collect();
                         count(&self.counts.flushes);
@@ -132,11 +133,11 @@ impl Client<'_> {
     }
 }
 
-/// Changes volumes by commands that the daemon is asked by; each may find it down.
+/// Changes volumes by commands that call the daemon. A command may fail because the daemon is down.
 fn administer(dir: &Dir, counts: &Counts, stop: &AtomicBool) {
     let mut rng = Rng::new(77);
     let mut round = 0;
-    // Relaxed: as above.
+    // Relaxed: the same flag as in `Client::run`.
     while !stop.load(Ordering::Relaxed) {
         round += 1;
         let volume = rng.below(VOLUMES);
@@ -161,7 +162,7 @@ fn administer(dir: &Dir, counts: &Counts, stop: &AtomicBool) {
     }
 }
 
-/// Bytes of memory that a process has.
+/// Returns the resident memory of a process in bytes.
 fn memory(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
@@ -203,7 +204,7 @@ fn no_flushed_byte_is_lost_whatever_happens() {
             let client = Client { dir, counts, stop, rng: Rng::new(number), export, first, next, may };
             scope.spawn(|| client.run());
         }
-        // Clients of the volume that is rolled back: only that they are served.
+        // The client of the volume that is rolled back does not check its content.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 if let Some(mut nbd) = Nbd::connect(&dir.path("nbd.sock"), "rolled") {
@@ -237,12 +238,13 @@ fn no_flushed_byte_is_lost_whatever_happens() {
         memories.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>(),
     );
     assert!(of(sessions) > CLIENTS && of(flushes) > 20 && of(trims) > 20 && of(changes) > 3, "little has happened");
-    // Flat: the last life, with all that came before it in the pool, takes no more than the first did, but for noise.
+    // Memory does not grow with the age of the pool: the last daemon needs as much as the first, apart from noise.
     let (first, last) = (memories[0], memories[memories.len() - 1]);
     assert!(last < 2 * first + (32 << 20), "memory grows: {memories:?}");
 }
 
-/// Starts the daemon and kills it, again and again; its memory at the end of each life. At last it ends by SIGTERM.
+/// Starts the daemon and kills it, again and again. The last daemon is ended by SIGTERM. Returns the memory of each
+/// daemon just before its end.
 fn live_and_die(dir: &Dir, all: Duration, kills: u32) -> Vec<u64> {
     let life = all / (kills + 1);
     let mut memories = Vec::new();

@@ -1,4 +1,4 @@
-//! What was deleted goes back to the file system: the size of the pool's file on the host.
+//! The space of deleted data is given back to the file system of the host.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ fn on_host(dir: &Dir) -> u64 {
     fs::metadata(dir.path("p.img")).expect("the pool").blocks() * 512
 }
 
-/// 100 MiB of noise, as the file `raw` too.
+/// Returns 100 MiB of random bytes, and writes them to the file `raw`.
 fn image(dir: &Dir) -> Vec<u8> {
     let mut bytes = vec![0; 100 * MIB as usize];
     Rng::new(1).fill(&mut bytes);
@@ -56,7 +56,7 @@ fn what_is_deleted_goes_back_without_being_asked() {
     dir.ok("volume import raw p.img#v --progress none");
     assert!(on_host(&dir) > 100 * MIB, "{}", on_host(&dir));
     dir.ok("volume delete p.img#v --yes");
-    // The command closes the pool, and that discards what is left.
+    // At its end the command closes the pool, and the close discards all space that is not used any more.
     assert!(on_host(&dir) <= 24 * MIB, "{}", on_host(&dir));
     assert_eq!(dir.ok("pool set p.img --discard off --json").json()["discard"], "off");
     dir.ok("volume import raw p.img#v --progress none");
@@ -83,7 +83,8 @@ fn a_pool_takes_all_of_its_space_when_asked() {
     dir.ok("pool create file:q.img,size=16M+file:r.img,size=16M --allocate full");
     let blocks = |name: &str| fs::metadata(dir.path(name)).expect("a member").blocks() * 512;
     assert!(blocks("q.img") >= 16 * MIB && blocks("r.img") >= 16 * MIB);
-    // What it grows by is taken, too, in place and by another member; and not that of a sparse one.
+    // A pool made with `--allocate full` also takes the space by which it grows, in place or by another member. With
+    // `--allocate sparse` the new member takes none.
     dir.ok("pool grow p.img --size 96M");
     assert!(blocks("p.img") >= 96 * MIB, "{}", blocks("p.img"));
     dir.ok("pool grow p.img --add added.img --size 16M");
@@ -101,12 +102,12 @@ fn a_pool_takes_all_of_its_space_when_asked() {
     let said = dir.run(&format!("pool grow thin.img --size {size} --allocate full"));
     assert!(said.code == 1 && said.err.contains("taking its space"), "{}", said.err);
     assert_eq!(fs::metadata(dir.path("thin.img")).expect("there").len(), long, "it is as it was");
-    // More than there is: the file goes again.
+    // The host has not enough space: the new file is removed again.
     let said = dir.run("pool create s.img --size 4000T --allocate full");
     assert!(said.code == 1 && !dir.path("s.img").exists(), "{}", said.err);
 }
 
-/// A file system of 64 MiB in the directory, if it can be mounted.
+/// File system of 64 MiB, mounted at `t` in the directory.
 struct Small<'a>(&'a Dir);
 
 impl<'a> Small<'a> {
@@ -147,11 +148,11 @@ fn a_pool_on_a_full_file_system_opens_deletes_and_gives_room() {
         dir.ok("volume import raw t/p.img#a --progress none");
         let said = dir.run("volume import raw t/p.img#b --progress none");
         assert!(said.code == 1 && said.err.contains("file system that holds the pool"), "{}", said.err);
-        // The failed import has given its space back, where the pool does that.
+        // With discard the failed import has given its space back. Another file takes all space that is left.
         dir.shell("dd if=/dev/zero of=t/fill bs=4k 2>/dev/null");
         assert_eq!(small.free(), 0);
         if crashed {
-            // Killed beside its work: the journal has what is to be recovered.
+            // The kill leaves commits in the journal, so that the next open has to recover them.
             let killed = "$SHEAVE bench vol:t/p.img#a --rw write --overwrite --dsync --runtime 20s --progress none & \
                           sleep 1; kill -9 $!; wait $! 2>/dev/null; true";
             dir.shell(killed);

@@ -1,5 +1,5 @@
-//! stdin and stdout beside a daemon: `-` of copies that it makes, which stands somewhere also where it is a file, and
-//! readers that go away.
+//! stdin and stdout of commands that a daemon carries out. If stdin or stdout is a file, a copy to or from `-` begins
+//! at the current offset of that file. A command with endless output ends when its reader closes the pipe.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines};
@@ -16,7 +16,8 @@ use sheave_varlink::Client;
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools, served_ok};
 use crate::sheave::{Dir, Said};
 
-/// A line of shell that must succeed, where `$S` is the binary; it finds the daemons of a directory, if one is named.
+/// Runs a line of shell, which must succeed. `$S` is the path of the binary, which looks for daemons in the runtime
+/// directory `run`.
 fn shell(dir: &Dir, line: &str, run: Option<&Path>) -> Said {
     let mut command = Command::new("sh");
     command.args(["-ec", line]).current_dir(dir.path("")).env("S", assert_cmd::cargo::cargo_bin!("sheave"));
@@ -27,7 +28,7 @@ fn shell(dir: &Dir, line: &str, run: Option<&Path>) -> Said {
     said
 }
 
-/// Lines that write `out`.
+/// Shell lines that export into `out`, behind what the file has already.
 const EXPORTS: [&str; 4] = [
     "\"$S\" volume export a.img#v - --progress none >> out",
     "{ printf begin; \"$S\" volume export a.img#v - --progress none; printf end; } > out",
@@ -35,7 +36,7 @@ const EXPORTS: [&str; 4] = [
     "{ printf begin; \"$S\" volume export-diff a.img#mon - --progress none; printf end; } > out",
 ];
 
-/// Lines that read `in`, `odd` or `diff` from somewhere in the middle, and make a volume of `NEW`.
+/// Shell lines that import the volume `NEW` from `in`, `odd` or `diff`. Two of them begin in the middle of the file.
 const IMPORTS: [&str; 3] = [
     "{ dd bs=1M count=1 of=skipped status=none; \"$S\" volume import - NEW --progress none; } < in",
     "\"$S\" volume import - NEW --progress none < odd",
@@ -75,7 +76,7 @@ fn a_daemon_goes_on_where_stdin_and_stdout_stand_though_they_are_files() {
         }
     };
     lines_give_it(Some(&run), "b.img");
-    // By its own name it is no raw image.
+    // An import by the file's name recognizes the format, and refuses it.
     let refused = ask(&dir, "volume import odd b.img#other");
     assert!(refused.code == 2 && refused.err.contains("is a qcow2 image"), "{}", refused.err);
     daemon.end();
@@ -100,7 +101,7 @@ fn a_file_that_was_opened_to_append_to_is_refused_unless_it_is_passed_as_a_strea
     daemon.end();
 }
 
-/// Those that tell without an end, with somebody who reads what they tell.
+/// Starts a command whose output has no end. Returns the process and the lines of its stdout.
 fn teller(dir: &Dir, line: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut command = dir.command(line);
     command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -109,7 +110,7 @@ fn teller(dir: &Dir, line: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     (child, lines)
 }
 
-/// Its exit code, if it ends soon.
+/// Returns the exit code of a process. Kills the process and returns `None` if it still runs after 10 s.
 fn ends(mut child: Child) -> Option<i32> {
     let until = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
@@ -129,20 +130,20 @@ fn what_tells_without_an_end_ends_with_its_reader() {
     let daemon = Daemon::start(&dir, BOTH);
     let (watch, mut lines) = teller(&dir, "pool watch a.img --json");
     lines.next().expect("a line").expect("read");
-    // Nothing more is told meanwhile.
+    // The command has nothing to write from here on, so only the closed pipe can end it.
     drop(lines);
     assert_eq!(ends(watch), Some(0));
     let (slow, lines) = teller(&dir, "slow --follow --json");
     std::thread::sleep(Duration::from_millis(100));
     drop(lines);
     assert_eq!(ends(slow), Some(0));
-    // A socket whose other end only does not read any more says so when something is written to it.
+    // stdout is a socket whose peer has only shut down its reading side: the command learns of that when it writes.
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     ours.shutdown(Shutdown::Read).expect("shut");
     let mut command = dir.command("pool watch a.img");
     command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
     assert_eq!(ends(command.spawn().expect("it runs")), Some(0));
-    // One that goes on is not ended, however long it has nothing to tell.
+    // While the reader is there, the command keeps running, even if it has nothing to write.
     let (mut watch, mut lines) = teller(&dir, "pool watch a.img --json");
     lines.next().expect("a line").expect("read");
     std::thread::sleep(Duration::from_millis(1700));

@@ -1,6 +1,6 @@
-//! `sheave bench null:` makes no system call an I/O: ten times the I/Os, the same number of calls.
-//! A server makes one or two for all requests that a client has sent at once. A kernel ring that is refused by and by
-//! ends both with an error.
+//! `sheave bench null:` makes no system call per I/O: ten times as many I/Os need the same number of calls. A server
+//! makes one or two system calls for all requests that a client has sent at once. If calls of `io_uring_enter` begin to
+//! fail while the program runs, bench and server end with an error.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
 const SHORT: u64 = 100_000;
 const LONG: u64 = 1_000_000;
-/// What threads that wait for each other, and an allocator that grows, may differ by.
+/// Largest difference between two runs in system calls. Threads that wait for each other and the allocator cause it.
 const SLACK: u64 = 20;
 
-/// How many system calls a run makes, with all of its threads, and what strace said of them.
+/// Returns the number of system calls that all threads of a run make, and the table that strace printed.
 fn calls(strace: &Path, line: &str) -> (u64, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let table = dir.path().join("calls");
@@ -30,7 +30,7 @@ fn calls(strace: &Path, line: &str) -> (u64, String) {
     (total, table)
 }
 
-/// The column `calls` of the line `total`.
+/// Returns the value of column `calls` in the line `total` of a table of strace.
 fn total(table: &str) -> Option<u64> {
     table.lines().find(|line| line.ends_with(" total"))?.split_whitespace().nth(3)?.parse().ok()
 }
@@ -68,18 +68,18 @@ fn what_makes_system_calls_is_seen_to() {
         return;
     }
     let Some(strace) = sheave_testkit::require("strace") else { return };
-    // Another thread completes, and wakes the ring that sleeps at depth 1.
+    // Another thread completes the I/Os. At depth 1 the ring sleeps each time, and that thread has to wake it.
     let line = "bench null:size=1G,complete=thread --depth 1 --batch 1 --ios 2000 --json --progress none";
     let (count, table) = calls(&strace, line);
     assert!(count > 1000, "{count} calls:\n{table}");
 }
 
-/// How many system calls a server makes that answers `rounds` times so many reads at once.
+/// Returns the number of system calls of a server that answers `rounds` batches of `depth` reads each.
 fn calls_of_a_server(strace: &Path, depth: u64, rounds: u32) -> u64 {
     let dir = Dir::new();
     let program = sheave("serve ram:size=1M --name x --nbd unix:s --threads 1");
     let mut traced = Command::new(strace);
-    // -D: the child is the server, and strace watches from beside.
+    // -D makes the server our direct child, and strace a detached process: the SIGTERM below must reach the server.
     traced.args(["-D", "-f", "-c", "-o", "calls"]).arg(program.get_program()).args(program.get_args());
     traced.current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", "").stderr(Stdio::null());
     let mut server = traced.spawn().expect("strace starts");
@@ -109,7 +109,7 @@ fn calls_of_a_server(strace: &Path, depth: u64, rounds: u32) -> u64 {
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("it runs").success());
     server.wait().expect("it ends");
     loop {
-        // strace writes its table a little later.
+        // strace writes its table a little after the server has ended.
         let table = std::fs::read_to_string(dir.path("calls")).unwrap_or_default();
         if let Some(total) = total(&table) {
             return total;
@@ -131,12 +131,12 @@ fn a_server_answers_all_that_came_at_once_by_few_system_calls() {
     }
 }
 
-/// Runs a command whose enters of the kernel ring fail from the 20th on, each thread's.
+/// Runs a command in which each thread's `io_uring_enter` fails with EPERM from its 20th call on.
 fn refused_later(dir: &Dir, line: &str) -> Option<Said> {
     if no_io_uring() || sheave_testkit::require("strace").is_none() {
         return None;
     }
-    // A command that does not end has the exit code 124.
+    // `timeout` gives the exit code 124 to a command that hangs.
     let strace = "timeout 120 strace -f -o trace -e trace=io_uring_enter -e inject=io_uring_enter:error=EPERM:when=20+";
     let said = dir.shell(&format!("{strace} $SHEAVE {line}"));
     if !std::fs::read_to_string(dir.path("trace")).is_ok_and(|trace| trace.contains("INJECTED")) {
@@ -158,7 +158,7 @@ fn a_kernel_ring_that_is_refused_ends_a_command_with_an_error() {
 #[test]
 fn a_kernel_ring_that_is_refused_ends_the_server_with_an_error() {
     let dir = Dir::new();
-    // The client's own ring has the same fate: only the server's word counts.
+    // The client's own ring fails in the same way, so only the output of the server is checked.
     let client = "for i in 1 2 3 4 5 6 7 8; do \
                   timeout 30 $SHEAVE bench nbd:unix:${uri#*socket=},export=disk --ios 100 --progress none; done; \
                   exec sleep 300";

@@ -1,4 +1,4 @@
-//! TLS of `sheave serve`, by its arguments and by the configuration, with clients that others wrote.
+//! TLS of `sheave serve`, by arguments and by the configuration, with clients of other projects.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,12 +21,12 @@ fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().to_str().expect("text").to_owned()
 }
 
-/// Arguments for the certificate and key in a directory.
+/// Returns the arguments that name the certificate and key in a directory.
 fn certificate(dir: &Path) -> String {
     format!("--tls-cert {} --tls-key {}", text(dir.join("server-cert.pem")), text(dir.join("server-key.pem")))
 }
 
-/// Serves for nbdinfo, with certificates from a directory.
+/// Serves while nbdinfo runs with certificates from a directory.
 fn nbdinfo(dir: &Dir, arguments: &str, certificates: &Path) -> Said {
     let command = format!("nbdinfo \"$uri&tls-certificates={}\"", text(certificates));
     let mut server = sheave(&format!("serve ram:size=8M {arguments} --run"));
@@ -105,7 +105,7 @@ spec = "ram:size=8M"
     let clear = ask(&format!("nbd://localhost:{port}/scratch"));
     assert!(clear.code != 0, "{}", clear.out);
 
-    // One that cannot be used changes nothing.
+    // A reload with a key that cannot be read changes nothing.
     std::fs::write(dir.path("key.pem"), "").expect("written");
     daemon.signal("-HUP");
     daemon.until_it_says("TLS stays as it was: key.pem: there is no key in it");

@@ -1,4 +1,4 @@
-//! `sheave top --once`: what a daemon does now, as text and as JSON, and who cannot see it.
+//! `sheave top --once`: the present load of a daemon as text and as JSON, and the cases in which it is refused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ fn top_tells_what_clients_do_now() {
     let ends = AtomicBool::new(false);
     let board = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Relaxed: it says when to end, and nothing else.
+            // Relaxed: the flag only ends the loop, and no data depends on it.
             while !ends.load(Ordering::Relaxed) {
                 assert_eq!(client.write(0, &[1; 4096]), Some(0));
                 assert!(client.read(0, 4096).is_some());
@@ -36,14 +36,14 @@ fn top_tells_what_clients_do_now() {
     let sum: f64 = split.values().map(|share| share.as_f64().expect("a number")).sum();
     assert!((sum - 1.0).abs() < 1e-6, "{va}");
     assert_eq!(board["clients"][0]["export"], "va", "{board}");
-    // All of it was done by one of the two reactors.
+    // One of the two reactors did all I/O.
     let queues = board["queues"].as_array().expect("a list");
     let busy = |queue: &&serde_json::Value| queue["iops"].as_f64().expect("a number") > 0.0;
     assert_eq!((queues.len(), queues.iter().filter(busy).count()), (2, 1), "{board}");
     let all = queues.iter().find(busy).expect("there is one");
     assert!((all["iops"].as_f64().expect("a number") - number("iops")).abs() < number("iops") * 0.5 + 10.0, "{board}");
     assert_eq!((&board["reactors"], &board["exports_total"]), (&json!(2), &json!(2)), "{board}");
-    // What a test runs has no terminal.
+    // In a test stdout is no terminal.
     let told = ask(&dir, "top");
     assert!(told.code == 2 && told.err.contains("add --once"), "{}", told.err);
     assert_eq!(ask(&dir, "top --json").code, 2);

@@ -1,4 +1,4 @@
-//! `sheave trace`: what a run or a daemon traces, and that the tools it is for take it.
+//! `sheave trace`: traces of runs and of a daemon, which blkparse, btt and fio can read.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
-/// The standard output of a tool that succeeds.
+/// Runs a tool, which must succeed. Returns its stdout, or `None` if the tool is not installed.
 fn tool(dir: &Dir, name: &str, args: &str) -> Option<String> {
     let path = sheave_testkit::require(name)?;
     let output = Command::new(path).args(args.split(' ')).current_dir(dir.path("")).output().expect("it runs");
@@ -18,7 +18,7 @@ fn tool(dir: &Dir, name: &str, args: &str) -> Option<String> {
     Some(out.into_owned())
 }
 
-/// A trace of 1000 reads and writes in `t`.
+/// Traces a run of 1000 reads and writes. Returns the directory with the trace.
 fn bench() -> Dir {
     let dir = Dir::new();
     dir.ok("bench null:size=16M --rw randrw --depth 8 --ios 1000 --trace t");
@@ -36,7 +36,7 @@ fn blkparse_counts_each_event_of_each_request() {
         assert_eq!(of_event.len(), 1000, "{event}\n{}", text.lines().take(20).collect::<Vec<_>>().join("\n"));
         assert!(of_event.iter().all(|line| line.trim_start().starts_with("240,0 ")), "{}", of_event[0]);
     }
-    // What nobody replaced has no gaps, and each request that was queued is completed.
+    // The trace has no gaps, and each queued request is completed.
     assert!(!text.contains("skipped"), "{text}");
     let total = text.rsplit("Total (").next().unwrap_or_default();
     assert!(text.contains("Throughput (R/W):"), "{total}");
@@ -68,7 +68,7 @@ fn fio_replays_what_was_traced() {
         let of = |way: &str| job[way]["total_ios"].as_u64().expect("a count");
         Some(of("read") + of("write"))
     };
-    // What blkparse has merged, and the file of one ring as it is.
+    // fio replays both the file that blkparse has merged and the file of one ring.
     for log in ["b.bin", "b.blktrace.0"] {
         let Some(replayed) = count(log) else { return };
         assert_eq!(replayed, 1000, "{log}");
@@ -98,7 +98,7 @@ fn a_daemon_is_traced_and_what_it_wrote_outlives_its_death() {
         assert_eq!(client.write(block << 16, &[1; 8192]), Some(0));
         assert!(client.read(block << 16, 4096).is_some());
     }
-    // What ended ten milliseconds ago is in the files, and stays there when the daemon is killed.
+    // The daemon writes completed requests to the files within about ten milliseconds. A kill does not remove them.
     let until = Instant::now() + Duration::from_secs(30);
     while requests(&ask_ok(&dir, "trace export --chrome c.json").out) < 32 {
         assert!(Instant::now() < until, "they never come");
@@ -113,11 +113,11 @@ fn a_daemon_is_traced_and_what_it_wrote_outlives_its_death() {
         events.iter().filter(|event| event["name"] == name && event["args"]["bytes"] == bytes).count()
     };
     assert_eq!(of("read", 4096), 16, "{out}");
-    // The write before the trace is not there.
+    // The write before the start of the trace is not in the files.
     assert!(of("write", 8192) >= 16 && of("write", 4096) == 0, "{out}");
 }
 
-/// Returns how many requests `trace export` says that it has found.
+/// Returns the number of requests that `trace export` reports.
 fn requests(out: &str) -> u64 {
     let of_line = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     out.lines().filter(|line| line.starts_with("ring ")).filter_map(of_line).sum()

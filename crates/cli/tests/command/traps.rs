@@ -1,5 +1,4 @@
-//! Traps of a first day as an operator: what looked like a success and was none, and what was done though it made no
-//! sense.
+//! Traps for new operators: failures that looked like successes, and senseless commands that were carried out.
 
 use std::fs;
 use std::process::Stdio;
@@ -43,7 +42,8 @@ fn a_result_that_a_full_disk_does_not_take_is_a_failure() {
         let said = Said::of(dir.command(line).stdout(full).stderr(Stdio::piped()).output().expect("the binary runs"));
         refused(&said, 1, &["stdout", "No space left", "fix: "]);
     }
-    // What was asked for is done all the same; and a reader that has gone away is no failure.
+    // The command was carried out although its output could not be written. A reader that closes the pipe is no
+    // failure.
     assert!(dir.ok("volume list p.img").out.contains("full"));
     let said = dir.shell("$SHEAVE --help | true; exec $SHEAVE pool info p.img | head -c 1 > /dev/null");
     assert_eq!((said.code, said.err.as_str()), (0, ""));
@@ -59,7 +59,7 @@ fn an_empty_image_is_no_import() {
     fs::write(dir.path("empty"), b"").expect("written");
     refused(&dir.run("volume import empty p.img#v"), 1, &["empty is empty"]);
     assert!(dir.ok("volume list p.img --json").json()["volumes"].as_array().is_some_and(Vec::is_empty));
-    // Nor does it empty a volume that has data.
+    // An empty image does not replace the data of a volume either.
     fs::write(dir.path("raw"), vec![7; 1 << 20]).expect("written");
     dir.ok("volume import raw p.img#v --progress none");
     refused(&dir.run("volume import - p.img#v --yes"), 1, &["stdin is empty"]);
@@ -152,7 +152,7 @@ fn with_json_a_failure_is_an_object() {
         assert!(!cause.is_empty() && !cause.starts_with("error:"), "{line}: {error}");
         assert!(said.err.contains(cause.split(':').next().unwrap_or_default()), "{line}: {error}\n{}", said.err);
     }
-    // A result that tells the failure is the one object.
+    // If the result itself contains the failure, it is the only object that is printed.
     let said = run("bench fault:error=1,over=null:size=1M --ios 10 --json --progress none");
     assert_eq!(said.code, 1);
     assert!(said.json()["first_error"].is_string() && said.json().get("error").is_none(), "{}", said.out);

@@ -1,5 +1,5 @@
-//! The units of `docs/systemd` under a real systemd, which is PID 1 of namespaces: what an operator does on the first
-//! day, with the files as they are shipped.
+//! The unit files of `docs/systemd` as they are shipped, under a real systemd that is PID 1 in its own namespaces. The
+//! tests do what an operator does on the first day.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const CONFIG: &str = "\
 [[export]]\npool = \"main\"\nvolume = \"a\"\n";
 const LISTEN: &str = "listen = [\"unix:/run/sheave/nbd.sock\"]\n";
 
-/// A machine with both units, a pool with the volumes `a` and `b`, and a configuration that exports `a`.
+/// Boots a machine with both units, a pool with the volumes `a` and `b`, and a configuration that exports `a`.
 fn machine() -> Option<Systemd> {
     if sheave_testkit::under_sanitizer() {
         sheave_testkit::skip("the unit's filter forbids what the search for leaks does");
@@ -38,12 +38,12 @@ fn is_served(machine: &Systemd, socket: &str, export: &str) -> bool {
     client.is_some_and(|mut client| client.write(4096, &[7; 4096]) == Some(0) && client.flush() == Some(0))
 }
 
-/// What the daemon has said with this event.
+/// Returns the lines of the journal that have this `SHEAVE_EVENT`.
 fn events(machine: &Systemd, event: &str) -> String {
     machine.run(&format!("journalctl -q --no-pager SHEAVE_EVENT={event}")).unwrap_or_default()
 }
 
-/// Whether a daemon that no unit bounds locks itself in on this kernel.
+/// Returns true if a daemon that runs outside of a unit can confine itself on this kernel.
 fn locks_itself_in(machine: &Systemd) -> bool {
     let said = machine.ok("mkdir /run/sheave; sheave serve --config /etc/sheave/sheave.toml 2>/tmp/said & daemon=$!
         until grep -q event=serving /tmp/said || ! kill -0 $daemon; do sleep 0.02; done
@@ -59,12 +59,12 @@ fn the_unit_starts_reloads_and_stops() {
     machine.ok("systemctl start sheave");
     assert_eq!(machine.show("sheave", "ActiveState"), "active");
     assert!(is_served(&machine, "/run/sheave/nbd.sock", "a"), "{}", machine.console());
-    // Nothing in the files is unknown to this systemd: what it does not know it leaves out, and says so.
+    // systemd prints a message for each setting that it does not support. There must be no such message.
     let console = machine.console();
     let unknown = |line: &&str| line.contains("/sheave.s") && (line.contains("gnoring") || line.contains("nknown"));
     assert_eq!(console.lines().find(unknown), None, "{console}");
 
-    // Confined from both sides: systemd's filter, and the daemon's own.
+    // The unit confines the daemon by a seccomp filter, and the daemon confines itself.
     let pid = machine.show("sheave", "MainPID");
     let status = machine.ok(&format!("cat /proc/{pid}/status"));
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
@@ -78,12 +78,12 @@ fn the_unit_starts_reloads_and_stops() {
     machine.until("it is active again", |machine| machine.show("sheave", "ActiveState") == "active");
     assert_eq!(machine.show("sheave", "MainPID"), pid, "a reload is no restart");
 
-    // One that no daemon starts with is refused by the reload itself, and said so; what is served stays.
+    // With a configuration that no daemon can start with, `systemctl reload` fails and the exports stay.
     machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}\nthreds = 2\n"));
     assert!(machine.run("systemctl reload sheave").is_err(), "{}", machine.console());
     assert_eq!(machine.show("sheave", "ReloadResult"), "exit-code");
     assert!(is_served(&machine, "/run/sheave/nbd.sock", "b"), "{}", machine.console());
-    // One of which a part cannot be served is taken over.
+    // A configuration is applied even if one of its pools cannot be opened.
     let gone = "\n[[pool]]\nname = \"gone\"\npath = \"/srv/pools/gone.img\"\n";
     machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}{gone}"));
     machine.ok("systemctl reload sheave");
@@ -94,7 +94,7 @@ fn the_unit_starts_reloads_and_stops() {
     machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}"));
     machine.ok("systemctl reload sheave");
     machine.until("it is over", |machine| !machine.show("sheave", "StatusText").contains("critical"));
-    // A reload that comes without the unit's check is told by the daemon's status.
+    // SIGHUP skips the check that `systemctl reload` makes first. The daemon's status reports the bad configuration.
     machine.write("/etc/sheave/sheave.toml", "threds = 2\n");
     machine.ok(&format!("kill -HUP {pid}"));
     machine.until("the status says so", |machine| {
@@ -111,7 +111,8 @@ fn the_unit_starts_reloads_and_stops() {
     machine.ok("sheave pool check /srv/pools/main.img");
 }
 
-/// An older systemd leaves out names of calls that its libseccomp does not know, as if they were not in the file.
+/// An older systemd ignores the newest system calls in the unit. The test imitates that: it removes their lines from
+/// the unit.
 #[test]
 fn a_systemd_that_does_not_know_the_newest_calls_still_runs_the_unit() {
     let Some(machine) = machine() else { return };
@@ -121,7 +122,7 @@ fn a_systemd_that_does_not_know_the_newest_calls_still_runs_the_unit() {
     machine.write("/etc/systemd/system/sheave.service", &older.join("\n"));
     machine.ok("systemctl daemon-reload && systemctl start sheave");
     assert!(is_served(&machine, "/run/sheave/nbd.sock", "a"), "{}", machine.console());
-    // It says that it has one protection less.
+    // The daemon logs that it could not confine itself.
     assert!(!events(&machine, "not_confined").is_empty(), "{}", machine.console());
     machine.ok("systemctl stop sheave");
     assert_eq!(machine.show("sheave", "Result"), "success");
@@ -157,7 +158,7 @@ fn the_socket_unit_starts_the_daemon_with_the_first_client_and_again_when_it_was
     assert_eq!(machine.show("sheave", "ActiveState"), "inactive");
     assert!(is_served(&machine, "/run/sheave-nbd.sock", "a"), "{}", machine.console());
     assert_eq!(machine.show("sheave", "ActiveState"), "active");
-    // A client that comes while there is no daemon waits for the next one.
+    // The socket unit starts a daemon for a client that connects while none runs.
     let first = machine.show("sheave", "MainPID");
     machine.ok("systemctl stop sheave");
     assert!(is_served(&machine, "/run/sheave-nbd.sock", "a"), "{}", machine.console());

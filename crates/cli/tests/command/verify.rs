@@ -1,4 +1,4 @@
-//! `--verify` passes good devices and catches bad ones.
+//! `--verify` accepts good devices and detects bad ones.
 
 use crate::sheave::{no_io_uring, run};
 
@@ -37,7 +37,7 @@ fn a_real_file_passes() {
     }
 }
 
-/// What a fault does to the run: exit code 1, a report, and the same in JSON.
+/// Asserts that a run with this fault has exit code 1 and a report, as text and as JSON.
 fn assert_caught(fault: &str) {
     let spec = format!("fault:{fault}=0.01,seed=1,over=ram:size=16M");
     let line = format!("bench {spec} --rw randrw --verify --ios 50000 --progress none");

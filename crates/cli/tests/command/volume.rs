@@ -1,11 +1,12 @@
-//! `sheave volume`: what changes a volume as a whole, and what is told of it. Shapes of its JSON are an interface.
+//! `sheave volume`: commands that change whole volumes, and their output. The fields of the JSON are an interface, so
+//! they must not change.
 
 use std::fs;
 
 use crate::sheave::{Dir, no_io_uring};
 use serde_json::Value;
 
-/// A directory with a pool `p.img`, and an image `raw` of 1 MiB without a zero byte.
+/// Makes a pool `p.img`, and an image `raw` of 1 MiB without a zero byte.
 fn dir() -> Option<Dir> {
     if no_io_uring() {
         return None;
@@ -39,7 +40,7 @@ fn content(dir: &Dir, name: &str) -> Vec<u8> {
 #[test]
 fn volumes_come_are_listed_and_go() {
     let Some(dir) = dir() else { return };
-    // V12, V11.
+    // New volumes are empty (V12), and deleted volumes are gone when the command returns (V11).
     assert!(dir.ok("volume list p.img").out.contains("no volumes yet"));
     let made = dir.ok("volume create p.img#b --size 100G --json").json();
     assert_eq!(made["done"], "created");
@@ -84,7 +85,7 @@ fn wrong_names_and_sizes_are_told() {
 #[test]
 fn snapshots_clones_and_rollback_keep_what_they_froze() {
     let Some(dir) = dir() else { return };
-    // V6, V7, V8, V11: each by the bytes that come out again.
+    // Snapshot (V6), clone (V7), rollback (V8) and delete (V11) are checked by the content of the volumes.
     let first = fs::read(dir.path("raw")).expect("the image");
     dir.ok("volume import raw p.img#v");
     let snapshot = dir.ok("volume snapshot p.img#v s --json").json();
@@ -118,7 +119,7 @@ fn snapshots_clones_and_rollback_keep_what_they_froze() {
 #[test]
 fn a_volume_gets_another_name_and_another_size() {
     let Some(dir) = dir() else { return };
-    // V9, V10.
+    // The test covers resize (V9) and rename (V10).
     let image = fs::read(dir.path("raw")).expect("the image");
     dir.ok("volume import raw p.img#v");
     let renamed = dir.ok("volume rename p.img#v w --json").json();
@@ -143,7 +144,7 @@ fn a_volume_gets_another_name_and_another_size() {
 #[test]
 fn a_volume_grows_by_being_written_up_to_its_largest_size() {
     let Some(dir) = dir() else { return };
-    // V23, V24.
+    // A write beyond the end makes the volume larger (V23). Such a volume can also be resized (V24).
     let made = dir.ok("volume create p.img#log --max-size 16M --json").json();
     let sizes = |volume: &Value| (volume["size_bytes"].as_u64(), volume["max_size_bytes"].as_u64());
     assert_eq!(sizes(&made["volume"]), (Some(0), Some(16 << 20)), "{made}");
@@ -166,7 +167,7 @@ fn a_volume_grows_by_being_written_up_to_its_largest_size() {
         sizes(&dir.ok("volume clone p.img#then other --json").json()["volume"]),
         (Some(4 << 20), Some(16 << 20))
     );
-    // Both sizes, in whichever order fits.
+    // If both sizes change, the command changes them in the order that is valid.
     let resize = |line: &str| sizes(&dir.ok(&format!("volume resize p.img#log {line} --json")).json()["volume"]);
     assert_eq!(resize("--max-size 32M"), (Some(8 << 20), Some(32 << 20)));
     assert_eq!(resize("40M --max-size 64M"), (Some(40 << 20), Some(64 << 20)));

@@ -1,4 +1,4 @@
-//! `sheave serve --web`: the status page in a browser, and who is refused it.
+//! `sheave serve --web`: the status page in a browser, and requests that the daemon refuses.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
 
-/// The port of the page of a daemon that has chosen one.
+/// Returns the port that the daemon has chosen for its status page.
 fn port(daemon: &Daemon) -> u16 {
     let said = daemon.said();
     let (_, after) = said.split_once("the status page is at http://127.0.0.1:").expect("it says where");
     after.split_once('/').and_then(|(port, _)| port.parse().ok()).expect("a port")
 }
 
-/// What an HTTP server answers to this head.
+/// Sends the head of an HTTP request. Returns the whole answer.
 fn ask(port: u16, head: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
@@ -27,13 +27,13 @@ fn ask(port: u16, head: &str) -> String {
     answer
 }
 
-/// What a page of the daemon has.
+/// Returns the body of a page of the daemon.
 pub fn get(daemon: &Daemon, path: &str) -> String {
     let told = ask(port(daemon), &format!("GET {path} HTTP/1.1\r\nHost: localhost"));
     told.split_once("\r\n\r\n").expect("a head").1.to_owned()
 }
 
-/// The share of light that a colour of CSS sends out, from 0 to 1 (WCAG 2.1, relative luminance).
+/// Returns the relative luminance of a CSS colour, from 0 to 1 (WCAG 2.1).
 fn light(colour: &Value) -> f64 {
     let numbers = colour.as_str().expect("a colour").trim_start_matches("rgb(").trim_end_matches(')');
     let linear = |number: &str| {
@@ -44,13 +44,13 @@ fn light(colour: &Value) -> f64 {
     0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 }
 
-/// How well one colour is told from another, from 1 to 21 (WCAG 2.1, contrast ratio).
+/// Returns the contrast ratio of two CSS colours, from 1 to 21 (WCAG 2.1).
 fn contrast(one: &Value, other: &Value) -> f64 {
     let (one, other) = (light(one), light(other));
     (one.max(other) + 0.05) / (one.min(other) + 0.05)
 }
 
-/// A name that would be more than words if it were taken for a part of the page.
+/// Name of an export that would run a script if the page inserted it as markup.
 const ODD: &str = "<img src=x onerror=boom()>";
 
 #[test]
@@ -63,13 +63,13 @@ fn the_status_page_shows_what_happens_light_and_dark_wide_and_narrow() {
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Relaxed: it says when to end, and nothing else.
+            // Relaxed: the flag only ends the loop, and no data depends on it.
             while !ends.load(Ordering::Relaxed) {
                 assert_eq!(client.write(0, &[1; 4096]), Some(0));
                 assert!(client.read(0, 4096).is_some());
             }
         });
-        // A failure in here is told only once the client has ended.
+        // If `look` panics, this guard ends the client. Otherwise the scope would wait for the client for ever.
         let _end = scopeguard(&ends);
         look(&mut browser, port(&daemon));
     });
@@ -77,7 +77,7 @@ fn the_status_page_shows_what_happens_light_and_dark_wide_and_narrow() {
     browser.until("document.getElementById('state').textContent.startsWith('no answer since')");
 }
 
-/// Sets it when the value goes.
+/// Sets `ends` when the returned value is dropped.
 fn scopeguard(ends: &AtomicBool) -> impl Drop + '_ {
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
@@ -88,13 +88,13 @@ fn scopeguard(ends: &AtomicBool) -> impl Drop + '_ {
     End(ends)
 }
 
-/// Looks at all of the page.
+/// Checks every part of the page.
 fn look(browser: &mut Browser, port: u16) {
     browser.look("light", 1280, 900);
     browser.go(&format!("http://127.0.0.1:{port}/"));
     browser.until("document.documentElement.dataset.readings >= 4");
     assert_eq!(browser.value("document.getElementById('state').textContent"), "live");
-    // The export that is busy is first, and what it does is told.
+    // The busy export is in the first row, with its figures.
     let cell = |row: u32, column: u32| {
         format!("document.querySelectorAll('#exports tbody tr')[{row}].children[{column}].textContent")
     };
@@ -107,7 +107,7 @@ fn look(browser: &mut Browser, port: u16) {
     let sum = browser.value(&format!("{split}.reduce((a, b) => a + b, 0)")).as_f64().expect("a number");
     assert!((sum - 100.0).abs() < 0.1, "{sum}");
     browser.until("document.querySelector('#exports tbody tr svg.spark path')?.getTotalLength() > 1");
-    // A name is words, whatever is in it.
+    // The page shows the odd name as text.
     let names = browser.value("[...document.querySelectorAll('#exports tbody button')].map(b => b.textContent)");
     assert!(names.as_array().expect("names").iter().any(|name| name == ODD), "{names}");
     assert_eq!(browser.value("document.images.length"), 0);
@@ -116,7 +116,7 @@ fn look(browser: &mut Browser, port: u16) {
         let text = browser.value(&format!("document.getElementById('{part}').innerText"));
         assert!(text.as_str().is_some_and(|text| text.contains(words) && !text.is_empty()), "{part}: {text}");
     }
-    // One of them in detail; and the choice stays while the page goes on.
+    // A click on an export shows its details. They stay while the page reads new figures.
     assert_eq!(browser.value("document.getElementById('detail').hidden"), true);
     browser.value("document.querySelector('#exports tbody button').click()");
     let before = browser.value("document.documentElement.dataset.readings");
@@ -129,7 +129,7 @@ fn look(browser: &mut Browser, port: u16) {
     let drawn = "(() => { const c = document.getElementById('heat'); const d = c.getContext('2d').getImageData(0, 0, \
                  c.width, c.height).data; return d.filter((v, at) => at % 4 === 3 && v > 0).length; })()";
     assert!(browser.value(drawn).as_u64().expect("a number") > 1000, "the heat map is empty");
-    // Sorted by another column.
+    // A click on a head of a column sorts the table by it.
     browser.value("document.querySelectorAll('#exports th button')[0].click()");
     assert_eq!(browser.value(&cell(0, 0)), ODD);
     browser.value("const f = document.getElementById('filter'); f.value = 'v'; f.oninput()");
@@ -143,7 +143,7 @@ fn look(browser: &mut Browser, port: u16) {
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
 }
 
-/// Text and pictures stand out from what is behind them, and nothing is wider than the window.
+/// Asserts that text and pictures have enough contrast, and that nothing is wider than the window.
 fn legible(browser: &mut Browser, scheme: &str, width: u32) {
     let style = |of: &str, what: &str| format!("getComputedStyle(document.querySelector('{of}')).{what}");
     let ground = browser.value(&style("body", "backgroundColor"));
@@ -167,7 +167,7 @@ fn legible(browser: &mut Browser, scheme: &str, width: u32) {
     assert!(wide <= u64::from(width), "{scheme}: {wide} of {width}");
 }
 
-/// Well, a warning, critical: each is told in words and colours that can be read, in each window.
+/// The page shows good health, a warning and a critical problem in legible words and colours, at each width.
 #[test]
 fn the_page_tells_each_state_of_the_health_light_and_dark_at_three_widths() {
     let Some(dir) = pools() else { return };
@@ -197,7 +197,7 @@ fn the_page_tells_each_state_of_the_health_light_and_dark_at_three_widths() {
     ask_ok(&dir, "pool set a.img --low-water 126M");
     words(&mut browser, "warning", &["pool 'a' is low: ", "Delete snapshots, or give it more"]);
     assert_eq!(browser.value("document.title"), "warning 1 - Sheave");
-    // A pool that is not there: its export and itself stand among the others.
+    // A pool whose file is missing: the page lists the pool and its export among the others.
     let gone = "[[pool]]\nname = \"gone\"\npath = \"gone.img\"\n\
                 [[export]]\nname = \"vg\"\npool = \"gone\"\nvolume = \"v\"\n";
     std::fs::write(dir.path("c.toml"), format!("web = \"0\"\nreach = [\".\"]\n{BOTH}{gone}")).expect("written");
@@ -216,14 +216,14 @@ fn the_page_tells_each_state_of_the_health_light_and_dark_at_three_widths() {
     daemon.end();
 }
 
-/// Who opens the page late sees what was before: the server keeps an hour.
+/// The server keeps the figures of the last hour, so a page that is opened late shows the past too.
 #[test]
 fn the_page_shows_what_was_before_it_was_opened() {
     let Some(dir) = pools() else { return };
     let daemon = Daemon::start(&dir, &format!("web = \"0\"\n{BOTH}"));
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
     let get = |path: &str| serde_json::from_str::<Value>(&get(&daemon, path)).expect("JSON");
-    // Reads of a hole ask no device; they count as requests all the same.
+    // Reads of a hole reach no device, but they count as requests.
     let until = std::time::Instant::now() + Duration::from_secs(60);
     loop {
         assert!(client.read(0, 4096).is_some());
@@ -265,7 +265,7 @@ fn only_who_asks_by_an_address_of_this_machine_is_answered() {
     assert!(get("/other", "localhost").starts_with("HTTP/1.1 404 "));
     let refused = ask(port, "POST / HTTP/1.1\r\nHost: localhost");
     assert!(refused.starts_with("HTTP/1.1 405 ") && refused.contains("\r\nAllow: GET, HEAD\r\n"), "{refused}");
-    // Who asks for the head alone gets what a whole answer begins with.
+    // HEAD is answered with the head of the answer to GET.
     let (head, whole) =
         (ask(port, "HEAD / HTTP/1.1\r\nHost: localhost"), ask(port, "GET / HTTP/1.1\r\nHost: localhost"));
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");

@@ -1,7 +1,7 @@
-//! A month of nights as docs/operate/pools.md has them: the commands are taken out of the page, so that page and test
-//! cannot differ. Twenty volumes in two pools are backed up to a second pool with retention on both sides, one of them
-//! to files too. A night fails in the middle and is repeated, another is left out, a pool grows and the server is
-//! started again, and there is a restore drill.
+//! A month of nightly backups. The commands are read from docs/operate/pools.md, so that page and test cannot differ.
+//! Twenty volumes in two pools are backed up to a third pool, with retention on both sides. One volume is also backed
+//! up to files. One night fails in the middle and is repeated, another night is skipped, a pool grows, and the server
+//! is restarted. At the end there is a restore drill.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -17,15 +17,15 @@ const VOLUMES: usize = 10;
 const NIGHTS: usize = 30;
 const KEPT: usize = 4;
 
-/// The block of shell of the page that is called so.
+/// Returns the shell code block of the page that has this name.
 fn script(name: &str) -> &'static str {
     let begin = format!("```sh {name}\n");
     let (_, rest) = PAGE.split_once(&begin).unwrap_or_else(|| panic!("docs/operate/pools.md has no block `{name}`"));
     rest.split_once("```").expect("the block ends").0
 }
 
-/// Runs a script of the page by bash: `sheave` is the binary, and `ssh HOST` runs a command here, or fails when `down`
-/// counts down to 0.
+/// Runs a script of the page with bash. In the script, `sheave` is the binary, and `ssh HOST` runs its command on this
+/// machine. If the file `down` contains a number n, `ssh` fails once, after n further imports into `red` volumes.
 fn bash(dir: &Dir, script: &str, variables: &[(&str, &str)]) -> Said {
     let mut command = Command::new("bash");
     command.args(["-c", script]).current_dir(dir.path("")).stdin(Stdio::null());
@@ -40,7 +40,7 @@ fn bash_ok(dir: &Dir, script: &str, variables: &[(&str, &str)]) -> Said {
     said
 }
 
-/// `sheave` and `ssh` for scripts. A host that is down refuses the import whose turn it is, once.
+/// Makes the programs `sheave` and `ssh` that the scripts find in `PATH`.
 fn tools(dir: &Dir) {
     use std::os::unix::fs::{PermissionsExt, symlink};
     fs::create_dir(dir.path("bin")).expect("made");
@@ -69,7 +69,7 @@ name = "copy"
 path = "copy.img"
 "#;
 
-/// What a volume holds: a seed of its bytes, and for each night the one that it had then.
+/// A volume, with the seed of its present content and the seed of its content in each night.
 struct Disk {
     pool: &'static str,
     name: String,
@@ -84,7 +84,7 @@ impl Disk {
         bytes
     }
 
-    /// Others write to it.
+    /// Replaces the content of the volume by the bytes of `seed`.
     fn write(&mut self, dir: &Dir, seed: u64) {
         fs::write(dir.path("raw"), Disk::bytes(seed)).expect("an image");
         let line = format!("volume import raw {}.img#{} --yes --progress none", self.pool, self.name);
@@ -97,20 +97,20 @@ fn night_name(night: usize) -> String {
     format!("night-2026-11-{:02}", night + 1)
 }
 
-/// The script of the page for one pool and night.
+/// Runs the page's nightly script for one pool and night.
 fn nightly(dir: &Dir, pool: &str, night: usize) -> Said {
     let (pool, night, keep) = (format!("{pool}.img"), night_name(night), KEPT.to_string());
     let copy = "copy.img".to_owned();
     bash(dir, script("nightly"), &[("pool", &pool), ("copy", &copy), ("night", &night), ("keep", &keep)])
 }
 
-/// The names of the snapshots of a pool.
+/// Returns the names of a pool's snapshots.
 fn snapshots(dir: &Dir, pool: &str) -> Vec<String> {
     let said = ask_ok(dir, &format!("volume list {pool}.img --kind snapshot --names"));
     said.out.lines().map(str::to_owned).collect()
 }
 
-/// A restore drill of some volumes in all nights that are kept, by the script of the page.
+/// Runs the page's restore drill for some volumes and all nights that are kept.
 fn drill(dir: &Dir, disks: &[Disk], nights: usize) {
     let kept = snapshots(dir, "copy");
     for disk in disks.iter().step_by(7) {
@@ -129,7 +129,7 @@ fn drill(dir: &Dir, disks: &[Disk], nights: usize) {
     }
 }
 
-/// The same of files: the increments of one volume, into a pool that has nothing.
+/// Restores one volume from its files: imports its increments into an empty pool.
 fn from_files(dir: &Dir, disk: &Disk, files: &[String]) {
     dir.ok("pool create files.img --size 64M");
     files
@@ -139,7 +139,7 @@ fn from_files(dir: &Dir, disk: &Disk, files: &[String]) {
     assert!(fs::read(dir.path("last")).expect("exported").starts_with(&Disk::bytes(disk.seed)), "{}", disk.name);
 }
 
-/// All nights, with what goes wrong in some of them.
+/// Runs all nights, some of them with a failure. Returns the names of the files with increments.
 fn all_nights(dir: &Dir, disks: &mut [Disk]) -> Vec<String> {
     let (mut rng, mut files) = (Rng::new(8), Vec::new());
     let mut daemon = Some(Daemon::start(dir, CONFIG));
@@ -148,7 +148,7 @@ fn all_nights(dir: &Dir, disks: &mut [Disk]) -> Vec<String> {
             let disk = &mut disks[rng.below(2 * VOLUMES as u64) as usize];
             disk.write(dir, (night * 8 + pick + 100) as u64);
         }
-        // One pool has its night left out, and one is not reached in the middle of its.
+        // In night 14 one pool is skipped. In night 6 the script of the pool `red` loses its connection in the middle.
         let pools = if night == 14 { &POOLS[..1] } else { &POOLS[..] };
         if night == 6 {
             fs::write(dir.path("down"), "5").expect("written");

@@ -1,11 +1,11 @@
-//! The command where a seccomp filter forbids io_uring, as Docker's default profile does: `sheave serve` refuses with
-//! the cause, and everything else works.
+//! The command under a seccomp filter that forbids io_uring, like the default profile of Docker. `sheave serve` fails
+//! with the cause, and everything else works.
 
 use sheave_testkit::seccomp;
 
 use crate::sheave::Dir;
 
-/// Runs `body` on a thread where no ring can be made, nor in what it starts: the filter stays with it.
+/// Runs `body` on its own thread, on which a filter forbids io_uring. Processes that `body` starts inherit the filter.
 fn where_it_is_forbidden(body: impl FnOnce() + Send) {
     let run = || {
         seccomp::forbid_rings();
@@ -77,7 +77,7 @@ fn files_pools_and_volumes_work() {
         };
         assert_eq!((said["status"].as_str(), check("io_uring")["status"].as_str()), (Some("warn"), Some("warn")));
         assert!(check("file: engine")["found"].as_str().expect("a text").starts_with("sync"), "{said}");
-        // Who insists on the kernel ring is refused.
+        // `engine=uring` demands io_uring, so the run fails.
         let said = dir.run("bench file:disk-off,engine=uring --runtime 10ms");
         assert!(said.code != 0 && said.err.contains("not permitted") && said.err.contains("seccomp"), "{}", said.err);
     });
