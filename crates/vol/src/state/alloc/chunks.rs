@@ -4,9 +4,6 @@
 //! memory is entirely free, so unused space costs one pointer per 16 MiB (units of 4 KiB).
 //!
 //! - C1: a unit of a chunk with memory is free exactly if its bit is set; `free_units` counts these bits.
-//! Owns the owner counts, with the values of [`Units`](super::Units), and the search for free units. A chunk without
-//! memory is entirely free, so unused space takes one pointer per 16 MiB (with units of 4 KiB).
-//! - C1: in a chunk with memory, a unit is free exactly if its bit is set; `free_units` counts these bits.
 //!
 //! Called by [`Units`](super::Units).
 
