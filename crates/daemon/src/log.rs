@@ -11,23 +11,22 @@
 //! A subscriber of its own, because L2 is needed, and spans, filters and several formats are not. Called by the macros
 //! of `tracing`.
 
-mod bound;
-mod journal;
 mod line;
 
-use std::io::Write;
+use std::collections::HashMap;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sheave_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tracing::callsite::Identifier;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use self::bound::Bound;
-pub use self::bound::{BURST, REST};
-use self::journal::Journal;
 use self::line::Line;
 use crate::failure::Failure;
 
@@ -35,6 +34,14 @@ use crate::failure::Failure;
 pub const CLIENT: &str = "client";
 /// Target of events that peers of the control socket cause.
 pub const CONTROL: &str = "control";
+
+/// Tokens of a full bucket.
+pub const BURST: u32 = 20;
+/// Interval after which a token is added.
+pub const REST: Duration = Duration::from_secs(5);
+
+/// Socket of the journal of systemd.
+const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// Maximum length of a line on stderr. A pipe that polls as writable takes this much without blocking.
 const AT_ONCE: usize = 4096;
@@ -114,10 +121,10 @@ pub(crate) fn can(sink: Sink) -> Result<(), Failure> {
 fn journal_of(sink: Sink) -> Result<Option<Journal>, Failure> {
     Ok(match sink {
         Sink::Stderr => None,
-        Sink::Auto if !journal::has_stderr() => None,
-        Sink::Auto => Journal::connect(journal::SOCKET).ok(),
-        Sink::Journal => Some(Journal::connect(journal::SOCKET).map_err(|error| {
-            Failure::run(format!("the journal does not answer at {}: {error}", journal::SOCKET))
+        Sink::Auto if !is_stderr_the_journal() => None,
+        Sink::Auto => Journal::connect(JOURNAL).ok(),
+        Sink::Journal => Some(Journal::connect(JOURNAL).map_err(|error| {
+            Failure::run(format!("the journal does not answer at {}: {error}", JOURNAL))
                 .fix("start systemd-journald, or set log_to = \"stderr\"")
         })?),
     })
@@ -221,6 +228,74 @@ impl Log {
         // A single write, so that output of other processes does not get in between.
         let _ = to.write_all(text.as_bytes());
     }
+}
+
+/// Tokens left, and events suppressed.
+#[derive(Debug)]
+struct Bucket {
+    left: u32,
+    since: Instant,
+    left_out: u64,
+}
+
+/// Rate limit of events (L2): a token bucket for each place in the code that logs one.
+#[derive(Debug, Default)]
+struct Bound(HashMap<Identifier, Bucket>);
+
+impl Bound {
+    /// Takes a token. Returns the number of events suppressed since the last one, or `None` if this one is to be
+    /// suppressed.
+    fn ask(&mut self, kind: Identifier, now: Instant) -> Option<u64> {
+        let bucket = self.0.entry(kind).or_insert(Bucket { left: BURST, since: now, left_out: 0 });
+        let rests = (now.saturating_duration_since(bucket.since).as_millis() / REST.as_millis()) as u32;
+        if rests > 0 {
+            bucket.left = bucket.left.saturating_add(rests).min(BURST);
+            bucket.since = now;
+        }
+        if bucket.left == 0 {
+            bucket.left_out += 1;
+            return None;
+        }
+        bucket.left -= 1;
+        Some(std::mem::take(&mut bucket.left_out))
+    }
+}
+
+/// A connection to the journal of systemd: one datagram for each event, in its "Native Journal Protocol", which is
+/// `NAME=value` and a newline, for values without newlines, which ours never have (L3).
+struct Journal(UnixDatagram);
+
+/// Returns true if stderr is connected to the journal, according to `$JOURNAL_STREAM`.
+fn is_stderr_the_journal() -> bool {
+    let Ok(told) = std::env::var("JOURNAL_STREAM") else { return false };
+    let stderr = std::io::stderr();
+    rustix::fs::fstat(stderr.as_fd()).is_ok_and(|stat| told == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+impl Journal {
+    fn connect(path: impl AsRef<Path>) -> io::Result<Journal> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(path)?;
+        socket.set_nonblocking(true)?;
+        Ok(Journal(socket))
+    }
+
+    /// Sends an event; `place` is the index of its level.
+    fn send(&self, place: u8, line: &Line) -> io::Result<()> {
+        self.0.send(datagram(place, line).as_bytes()).map(drop)
+    }
+}
+
+/// Formats an event. Field names of the journal are upper-case; ours have the prefix `SHEAVE_`.
+fn datagram(place: u8, line: &Line) -> String {
+    // Priorities of syslog: 3 is an error, 4 a warning, 6 information, 7 debugging.
+    let priority = [3, 3, 4, 6, 7][usize::from(place.min(4))];
+    let mut text = format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER=sheave\nMESSAGE={}\n", line.message);
+    for (name, value) in &line.fields {
+        // Field names of `tracing` consist of letters, `_` and dots; the journal does not allow dots.
+        text += &format!("SHEAVE_{}={value}\n", name.to_ascii_uppercase().replace('.', "_"));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,8 +1,5 @@
 //! Format of lines, and protection against peers that flood the log or inject lines.
 
-use std::os::unix::net::UnixDatagram;
-use std::time::Duration;
-
 use tracing::{error, info, warn};
 
 use super::line::MAX_BYTES;
