@@ -328,8 +328,10 @@ impl Hctx {
                 Some(again) => self.stamp_sent_again(core, again.tags()),
             };
             let before = self.done.len();
+            // Chosen outside of the call, which may panic and is therefore not inlined.
+            let list = again.as_deref_mut().unwrap_or(&mut self.gathered);
             self.hw.with_driver(core, &mut self.rqs, &mut self.done, |hw, env, table, done| {
-                hw.queue_rqs(again.as_deref_mut().unwrap_or(&mut self.gathered), table, env, done);
+                hw.queue_rqs(list, table, env, done);
             });
             self.shared.end_dispatch();
             self.stamp_call(core, before, sent);

@@ -4,7 +4,6 @@
 //! are read once and become one node.
 //!
 //! - L1: a page of a map that is damaged or cannot be read still counts as in use, and its node is empty. Each volume
-//! - L1: a page of a map that is damaged or cannot be read still counts as in use, and its node is empty. Each volume
 //!   that needs it has [`Vol::damage`] from here on. The replay of the journal decides the consequence, because it may
 //!   delete the volume.
 //! - L3: a page whose first copy is bad is taken from the second, if that is good; `State::bad_copies` has its address.
