@@ -1,9 +1,9 @@
 //! A global allocator that can count the calls that a piece of code makes.
 //!
-//! A program installs it (`#[global_allocator] static ALLOC: Counting = Counting;`), as `sheave-lab` does. While no
-//! code is counted, it adds one load to a call of the system's allocator, and nothing else.
+//! A program installs it (`#[global_allocator] static ALLOC: Counting = Counting;`), like `sheave-lab` does. While no
+//! code is counted, it adds only one load to each call of the system's allocator.
 //!
-//! * A1. Counts are per thread. Allocations of other threads meanwhile, such as one that shows progress, do not count.
+//! * A1. Counts are per thread. Allocations of other threads, such as one that shows progress, do not count.
 //! * A2. Memory comes from and goes to the system's allocator, unchanged.
 #![allow(unsafe_code)] // `GlobalAlloc` is an unsafe trait.
 
@@ -20,7 +20,8 @@ pub struct Counting;
 static COUNTERS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Calls on this thread, allocations and releases alike (A1). Needs neither memory nor a destructor.
+    /// Number of calls on this thread, allocations and releases alike (A1). The variable needs neither memory nor a
+    /// destructor.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -28,7 +29,7 @@ thread_local! {
 fn note() {
     // Relaxed: a thread sees its own change of the number, and counts of other threads do not matter.
     if COUNTERS.load(Ordering::Relaxed) != 0 {
-        // An ending thread has no cell any more, and no code that would read it.
+        // A thread that ends has no such variable any more, and runs no code that would read it.
         let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
     }
 }
@@ -37,7 +38,7 @@ fn note() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();
-        // SAFETY: the caller's promises are those that `System` asks for (A2).
+        // SAFETY: the caller's promises are those that `System` requires (A2).
         unsafe { System.alloc(layout) }
     }
 
@@ -60,8 +61,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `work` and returns the number of allocator calls it makes on this thread, with its result. The number is `None`
-/// if the program has another allocator.
+/// Runs `work`. Returns the number of allocator calls that it makes on this thread, and its result. The number is
+/// `None` if the program has another allocator.
 pub fn calls<T>(work: impl FnOnce() -> T) -> (Option<u64>, T) {
     let installed = counted(|| drop(std::hint::black_box(Box::new(0_u64)))).0 > 0;
     let (count, result) = counted(work);
@@ -75,7 +76,7 @@ fn counted<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (CALLS.get() - before, result)
 }
 
-/// Counting is on while a value exists.
+/// Turns counting on as long as a value exists.
 struct On;
 
 impl On {

@@ -2,7 +2,7 @@
 //!
 //! | code | means |
 //! |---|---|
-//! | 0 | done; a claim that does not hold here is a result, and a run that Ctrl-C ended early is done |
+//! | 0 | done; a claim that does not hold here is a result, and a run that Ctrl-C ended early counts as done |
 //! | 1 | a check or an arm failed |
 //! | 2 | the command line makes no sense |
 //! | 130 | a second Ctrl-C gave up waiting for the end of a turn |

@@ -1,16 +1,16 @@
 //! Four ways to keep the number of requests in flight: three count at the start and the end, and one derives it from
 //! tags.
 //!
-//! Owns the counters and the rule of who writes which. Reads and writes are counted apart, as in the kernel; the two
-//! numbers of a pair share a cache line.
+//! Owns the counters and the rule which thread writes which counter. Reads and writes are counted apart, like in the
+//! kernel; the two numbers of a pair share a cache line.
 //!
-//! * C1. A [`Seat`] counts on one thread. Of [`Way::PerThread`] it is the only writer of its pair, so that it needs no
-//!   atomic addition. A request may start in one seat and end in another; the sum over seats is right all the same.
-//! * C2. [`Counters::read`] of [`Way::PerThread`] sums numbers of different moments, so that it can include the end of
-//!   a request without its start.
-//! * C3. With a reader in the I/O path, a [`Seat`] tests for a new jiffy at each start and end, and the first seat in a
-//!   jiffy reads the requests in flight, as the kernel's `part_round_stats` did. A jiffy is a tick of the kernel:
-//!   `CLOCK_MONOTONIC_COARSE` changes at ticks only.
+//! * C1. A [`Seat`] counts on one thread. With [`Way::PerThread`] it is the only writer of its pair, and so needs no
+//!   atomic addition. A request may start in one seat and end in another; the sum over all seats is right all the same.
+//! * C2. [`Counters::read`] with [`Way::PerThread`] sums numbers of different moments, so the sum can include the end
+//!   of a request without its start.
+//! * C3. With a reader in the I/O path, a [`Seat`] tests at each start and end if a new jiffy has begun, and the first
+//!   seat in a jiffy reads the requests in flight, like the kernel's `part_round_stats` did. A jiffy is a tick of the
+//!   kernel: `CLOCK_MONOTONIC_COARSE` changes at ticks only.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,9 +20,9 @@ use sheave::Device;
 use sheave_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sheave_blk::bio::Op;
 
-/// Pairs of [`Way::PerThread`], one for each possible thread. A reader has to walk all of them.
+/// Number of pairs of [`Way::PerThread`], one for each possible thread. A reader has to read all of them.
 pub const POSSIBLE: usize = 256;
-/// Pairs of [`Way::PerNode`], the number that the mailing-list thread suggests ("some suitable value (like 4)").
+/// Number of pairs of [`Way::PerNode`], as the mailing-list thread suggests ("some suitable value (like 4)").
 pub const LINES: usize = 4;
 
 /// The method of counting.
@@ -30,11 +30,11 @@ pub const LINES: usize = 4;
 pub enum Way {
     /// One pair for all threads, with atomic additions.
     Pair,
-    /// A pair for each thread, which only that thread writes.
+    /// A pair for each thread, which only this thread writes.
     PerThread,
-    /// [`LINES`] pairs for all threads, with atomic additions; a thread always uses the same.
+    /// [`LINES`] pairs for all threads, with atomic additions. A thread always uses the same pair.
     PerNode,
-    /// No counters: a reader walks the busy tags.
+    /// No counters: a reader goes through the busy tags.
     Tags,
 }
 
@@ -50,7 +50,8 @@ impl Way {
     }
 }
 
-/// Reads and writes in flight: signed numbers as their bits, because a pair of one seat may go below zero.
+/// Numbers of reads and writes in flight. They are signed numbers stored as their bits, because the pair of one seat
+/// may go below zero.
 type Pair = CachePadded<[AtomicU64; 2]>;
 
 /// The reader in the I/O path, which the kernel needed to compute the time that a device is busy (C3).
@@ -58,10 +59,10 @@ type Pair = CachePadded<[AtomicU64; 2]>;
 struct InPath {
     /// Start of the jiffy of the last reading, in ns.
     last: CachePadded<AtomicU64>,
-    /// The device to read. Set for a time only, because the device holds the counters, and the cycle would keep both
-    /// alive.
+    /// The device to read. Set only while the reader is used: the device holds the counters, so a reference to it for
+    /// ever would keep both alive.
     device: Mutex<Option<Device>>,
-    /// Readings, and the sum of the requests that they saw.
+    /// Number of readings, and below it the sum of the requests that they saw.
     readings: AtomicU64,
     seen: AtomicU64,
 }
@@ -72,11 +73,11 @@ pub struct Counters {
     in_path: Option<Box<InPath>>,
     pairs: Box<[Pair]>,
     seats: AtomicUsize,
-    /// Updates by seats that were dropped.
+    /// Number of updates by seats that were dropped.
     updates: AtomicU64,
 }
 
-/// Requests in flight, by kind.
+/// Numbers of requests in flight, for each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     pub reads: i64,
@@ -95,8 +96,8 @@ impl Counters {
         Counters::with(way, None)
     }
 
-    /// Makes counters at zero with a reader in the I/O path. It reads once a jiffy after [`Counters::watch`] has set a
-    /// device.
+    /// Makes counters at zero with a reader in the I/O path. It reads once in each jiffy after [`Counters::watch`] has
+    /// set a device.
     pub fn read_in_path(way: Way) -> Arc<Counters> {
         Counters::with(way, Some(Box::default()))
     }
@@ -106,21 +107,21 @@ impl Counters {
         Arc::new(Counters { way, in_path, pairs, seats: AtomicUsize::new(0), updates: AtomicU64::new(0) })
     }
 
-    /// Sets the device that the reader in the I/O path reads, or lets go of it.
+    /// Sets the device that the reader in the I/O path reads; `None` removes it.
     pub fn watch(&self, device: Option<&Device>) {
         if let Some(in_path) = &self.in_path {
             *in_path.device.lock().unwrap_or_else(PoisonError::into_inner) = device.cloned();
         }
     }
 
-    /// Returns the readings in the I/O path so far, and the sum of the requests that they saw.
+    /// Returns the number of readings in the I/O path so far, and the sum of the requests that they saw.
     pub fn readings_in_path(&self) -> (u64, u64) {
         // Relaxed: counts by themselves.
         let of = |in_path: &InPath| (in_path.readings.load(Ordering::Relaxed), in_path.seen.load(Ordering::Relaxed));
         self.in_path.as_deref().map(of).unwrap_or_default()
     }
 
-    /// Reads if there was no reading in the current jiffy (C3).
+    /// Reads the counters if there was no reading in the current jiffy (C3).
     #[inline]
     fn tick(&self) {
         if let Some(in_path) = &self.in_path {
@@ -128,14 +129,14 @@ impl Counters {
         }
     }
 
-    /// Not inlined, so that arms without a reader pay for one test only.
+    /// Kept out of line, so that arms without a reader execute only one test more.
     #[inline(never)]
     fn look(&self, in_path: &InPath) {
         let jiffy = jiffy();
-        // Relaxed: the stamp carries nothing but itself, and the exchange lets one seat a jiffy through.
+        // Relaxed: the stamp carries nothing but itself, and the exchange succeeds for only one seat in each jiffy.
         let last = in_path.last.load(Ordering::Relaxed);
         let first = || in_path.last.compare_exchange(last, jiffy, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // `>` and not `!=`: a thread that was preempted here may bring a jiffy that is already over.
+        // `>` and not `!=`, because a thread that was preempted here may have the number of a jiffy that is over.
         if jiffy > last && first() {
             self.read_here(in_path);
         }
@@ -157,14 +158,14 @@ impl Counters {
 
     /// Makes a seat for one thread (C1).
     pub fn seat(self: &Arc<Self>) -> Seat {
-        // Relaxed: nothing but a distinct number for each seat is needed. Seats beyond the number of pairs share pairs,
-        // except for `PerThread`, which never has so many.
+        // Relaxed: each seat needs only a number of its own. Seats beyond the number of pairs share pairs, except with
+        // `PerThread`, which never has so many.
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
         debug_assert!(self.way != Way::PerThread || number < POSSIBLE, "C1: a pair has one writer");
         Seat { counters: self.clone(), at: number % self.pairs.len().max(1), updates: 0 }
     }
 
-    /// Returns the requests in flight on `device`, by these counters.
+    /// Returns the numbers of requests in flight on `device` according to these counters.
     pub fn read(&self, device: &Device) -> Reading {
         if self.way == Way::Tags {
             let in_flight = device.in_flight();
@@ -179,7 +180,7 @@ impl Counters {
         sum
     }
 
-    /// Returns the updates of counters by seats that were dropped.
+    /// Returns the number of updates of counters by seats that were dropped.
     pub fn updates(&self) -> u64 {
         // Relaxed: read after the threads were joined.
         self.updates.load(Ordering::Relaxed)
@@ -198,8 +199,8 @@ pub fn jiffy() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Returns the number of jiffies that began since `start`. Rounded, because jiffies are a little shorter or longer
-/// while the clock is slewed.
+/// Returns the number of jiffies that began since `start`. It is rounded, because jiffies are a little shorter or
+/// longer while the clock is slewed.
 pub fn jiffies_since(start: u64) -> u64 {
     (jiffy() - start + tick_ns() / 2) / tick_ns()
 }
@@ -306,10 +307,10 @@ mod tests {
             assert_eq!(counters.readings_in_path(), (0, 0), "{way:?}: it has no device yet");
             counters.watch(Some(&device));
             let began = jiffy();
-            // Until there are two readings. The time bounds the loop on a machine that makes no progress.
+            // Repeats until there are two readings. The time limit ends the loop on a machine that makes no progress.
             while counters.readings_in_path().0 < 2 && jiffy() < began + 10_000_000_000 {
                 seat.start(Op::Read);
-                // The end tests for a new jiffy too, and may be the second reading.
+                // The end of a request tests for a new jiffy too, and may do the second reading.
                 if counters.readings_in_path().0 < 2 {
                     seat.end(Op::Read);
                 }
@@ -317,7 +318,8 @@ mod tests {
             let (readings, seen) = counters.readings_in_path();
             let most = jiffies_since(began) + 1;
             assert!(readings == 2 && readings <= most, "{way:?}: {readings} readings in {most} jiffies");
-            // Counters show the request that was started first, and for the second reading perhaps the current one too.
+            // The counters show the request that was started first, and the second reading may also see the current
+            // request.
             let expected = if way == Way::Tags { 0..=0 } else { readings..=2 * readings };
             assert!(expected.contains(&seen), "{way:?}: {seen} seen in {readings} readings");
             counters.watch(None);

@@ -1,7 +1,7 @@
-//! Threads with a loop each, which do their turns together.
+//! Threads with a loop each, which run their turns together.
 //!
-//! * C1. The first loop runs on the calling thread, each other on a thread of its own, pinned to its CPU. A loop is
-//!   made on the thread it runs on, because a ring cannot change its thread. All begin a turn together.
+//! * C1. The first loop runs on the calling thread, each other loop on a thread of its own, pinned to its CPU. A loop
+//!   is made on the thread it runs on, because a ring cannot change its thread. All loops begin a turn together.
 //! * C2. A turn ends when the last loop has ended. Then no thread has anything in flight.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,10 +17,10 @@ use crate::experiment::{Lab, Turn, TurnEnd};
 use crate::meter::Meter;
 use crate::{LabError, Point};
 
-/// Makes the loop of the thread with an index, on that thread.
+/// Makes the loop of the thread with the given index, on that thread.
 pub type MakeDrive = Arc<dyn Fn(usize) -> Result<Drive, LabError> + Send + Sync>;
 
-/// Result of a turn of one loop: I/Os and latencies.
+/// Result of a turn of one loop: the number of I/Os, and their latencies.
 type Done = Result<(u64, Histogram<u64>), LabError>;
 
 pub struct Crew {
@@ -31,7 +31,7 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// Makes as many threads as the point has.
+    /// Starts as many threads as the point has, each with a loop from `make`.
     pub fn new(lab: &Lab, point: &Point, make: &MakeDrive) -> Result<Crew, LabError> {
         let start = Arc::new(Barrier::new(point.threads as usize));
         let drive = make(0)?;
@@ -63,12 +63,12 @@ impl Crew {
         Ok(turn)
     }
 
-    /// Runs `ios` I/Os on the calling thread alone, for counting.
+    /// Runs `ios` I/Os on the calling thread alone, for the counting of instructions.
     pub fn run_alone(&mut self, ios: u64) -> Result<u64, LabError> {
         self.drive.run(&until(&self.lab, TurnEnd::Ios(ios), 1))
     }
 
-    /// The loop of the calling thread, between turns.
+    /// Returns the loop of the calling thread. Used between turns.
     pub fn drive(&self) -> &Drive {
         &self.drive
     }
@@ -82,7 +82,7 @@ fn run(drive: &mut Drive, until: &sheave_load::Until) -> Done {
     Ok((ios, latency))
 }
 
-/// A thread beside the calling one.
+/// A thread of the crew other than the calling one.
 struct Mate {
     turns: Option<Sender<TurnEnd>>,
     done: Receiver<Done>,
@@ -95,11 +95,11 @@ impl Mate {
         let (answer, done) = channel();
         let (lab, make, start) = (lab.clone(), make.clone(), start.clone());
         let work = move || {
-            // Made after the pin, on the thread that will run it (C1).
+            // The loop is made after the pin, on the thread that will run it (C1).
             let made = cpu::pin(lab.cpu(index)).and_then(|()| make(index));
             let mut drive = match made {
                 Ok(drive) => drive,
-                // `Mate::start` returns the error to the maker of the crew.
+                // `Mate::start` returns the error to the caller of `Crew::new`.
                 Err(err) => return drop(answer.send(Err(err))),
             };
             let ready = answer.send(Ok((0, report_histogram())));

@@ -1,6 +1,6 @@
 //! The I/O of one thread: a ring, the loop of `sheave bench` around it, and the pattern of its blocks.
 //!
-//! An arm has one for each submitting thread, and uses it on the thread that made it.
+//! An arm has one drive for each submitting thread, and uses it on the thread that made it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use sheave_load::sheave_engine::{EngineOpts, SheaveEngine};
 use crate::experiment::{Lab, TurnEnd};
 use crate::{LabError, Point};
 
-/// Returns the options of an engine at a point, for all arms without options of their own.
+/// Returns the options of an engine at a point. Arms without options of their own use these.
 pub fn opts(point: &Point, poll: bool) -> EngineOpts {
     EngineOpts { depth: point.depth, bs: point.bs, poll, stats: true, fixed_buffers: true, dsync: false, ioprio: 0 }
 }
@@ -41,7 +41,8 @@ impl<E: Driven> Drive<E> {
         }
     }
 
-    /// Runs until a limit. Returns the I/Os done, whose latencies add to those since the last [`Drive::reset`].
+    /// Runs until a limit is reached. Returns the number of I/Os done. Their latencies add to those since the last
+    /// [`Drive::reset`].
     pub fn run(&mut self, until: &Until) -> Result<u64, LabError> {
         let before = self.looper.counts().ios;
         self.looper.run(&mut self.pattern, until, &mut Pace::Unlimited)?;
@@ -64,7 +65,7 @@ impl<E: Driven> Drive<E> {
         self.looper.reset();
     }
 
-    /// Adds the latencies to a histogram of [`sheave_load::live::report_histogram`].
+    /// Adds the latencies to a histogram that [`sheave_load::live::report_histogram`] has made.
     pub fn add_latency(&self, into: &mut Histogram<u64>) {
         sheave_load::live::merge(&self.lane.latency, into);
     }

@@ -12,7 +12,7 @@ pub mod plug_clock;
 #[cfg(test)]
 mod verdict_tests;
 
-/// All experiments, in the order in which they run. A new experiment is a file of this directory and a line here.
+/// All experiments, in the order in which they run. To add an experiment, add a file to this directory and a line here.
 pub static ALL: &[&dyn Experiment] =
     &[&bio_cache::BioCache, &dio_completion::DioCompletion, &in_flight::InFlight, &io_wq::IoWq, &plug_clock::PlugClock];
 

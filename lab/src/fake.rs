@@ -11,7 +11,7 @@ use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed
 
 /// Two arms, with 1000 and 1500 I/Os a second.
 pub struct Fake {
-    /// Arms made so far.
+    /// Number of arms made so far.
     pub turns: AtomicUsize,
     /// Number of made arms after which the second arm has 1100 I/Os a second.
     pub slows_after: usize,

@@ -1,4 +1,4 @@
-//! Tests of the hooks that the product's crates have for the lab alone, by their counts.
+//! Tests of the hooks that only the lab uses in the product's crates. They compare counts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ fn run(ring: &mut Ring, count: u32) {
     for _ in 0..count {
         for at in 0..32 {
             let buf = Buf::zeroed(512, 512).expect("memory");
-            // Every other block, so that none is merged.
+            // The reads go to every other block, so that none is merged.
             ring.push(op::read(fd, buf).offset(at * 1024)).expect("room");
         }
         ring.submit_and_wait(32).expect("submitted");
@@ -37,7 +37,7 @@ fn without_a_cache_each_io_goes_to_the_pool() {
     assert_eq!(refills(Ring::builder().bio_cache(8)), 1, "it holds 8 and the slack of 64");
 }
 
-/// A store that counts the bios it gives, and notes which are out.
+/// A store that counts the bios it gives out, and records which of them were not given back yet.
 #[derive(Debug)]
 struct Seen(Arc<Mutex<(u64, BTreeSet<u32>)>>);
 

@@ -1,10 +1,10 @@
-//! The HTML page of a report: one file that contains its style, its figures and the script that draws them, and loads
-//! nothing.
+//! The HTML page of a report: one file with its style, its figures and the script that draws them. It loads nothing
+//! else.
 //!
-//! Owns the order of the page. Every experiment has the published table beside ours, the verdict, plots, checks, and
-//! the command that repeats each row. A prediction is labelled as one wherever it appears. Verdicts, tables and checks
-//! are text of the page. Plots, and the tables behind them, are drawn by the script from arrays ([`data`]), which are
-//! six times smaller than the elements.
+//! Owns the order of the page. Every experiment has our table next to the published one, the verdict, plots, checks,
+//! and the command that repeats each row. A prediction is labelled as one wherever it appears. Verdicts, tables and
+//! checks are text of the page. The script draws plots, and the tables behind them, from arrays ([`data`]), which are
+//! six times smaller than the elements would be.
 //!
 //! * I1. All text that comes from a report goes through [`escape`], or is in the arrays.
 
@@ -124,7 +124,7 @@ fn summary(report: &LabReport, figures: &mut Figures) -> String {
     let Some(first) = report.experiments.first() else { return html };
     figures.begin("all", &look::looks(&first.arms), "");
     let place = |role| first.arms.iter().position(|arm| arm.role == role);
-    // A share changes by percentage points, which do not fit the axis of relative changes.
+    // A share changes by percentage points, which do not fit on the axis of relative changes.
     for in_points in [false, true] {
         let of_kind: Vec<&ExperimentReport> =
             report.experiments.iter().filter(|experiment| experiment.metric.in_points() == in_points).collect();
@@ -153,7 +153,7 @@ fn summary(report: &LabReport, figures: &mut Figures) -> String {
     html
 }
 
-/// Renders a row of the summary: the published change, that of the published arm here, and Sheave's.
+/// Renders a row of the summary: the published change, the change of the published arm here, and that of Sheave's arm.
 fn summary_row(experiment: &ExperimentReport) -> String {
     let Some((row, seed)) = experiment.judged() else { return String::new() };
     let after = experiment.after();
@@ -182,7 +182,8 @@ fn summary_row(experiment: &ExperimentReport) -> String {
     )
 }
 
-/// Returns the same changes as marks of the summary's plot. `places` are the arms whose looks the two arms get.
+/// Returns the same changes as marks of the summary's plot. `places` are the indices of the arms whose looks the two
+/// marks get.
 fn summary_dots(experiment: &ExperimentReport, places: [Option<usize>; 2]) -> Option<(String, Vec<Json>)> {
     let (row, seed) = experiment.judged()?;
     let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();

@@ -1,13 +1,14 @@
-//! Instructions per I/O of each arm, counted by valgrind. They repeat exactly, also on a busy machine, so that small
-//! effects stand out from noise on two cores.
+//! Instructions per I/O of each arm, counted by valgrind. The counts repeat exactly, even on a busy machine, so that
+//! they show small effects that times on two cores would hide in noise.
 //!
-//! An arm runs by itself (`sheave-lab run-arm`) for N I/Os and for 2 N; the difference divided by N is the cost of an
-//! I/O without start and end of the program. Valgrind runs one thread at a time, so that instructions show the executed
-//! code, and neither its duration nor the waiting of threads for each other. As many arms are counted at once as there
-//! are CPUs, each on one of its own.
+//! An arm runs in a process of its own (`sheave-lab run-arm`) for N I/Os and for 2 N. The difference divided by N is
+//! the figure per I/O, without start and end of the program. Valgrind runs one thread at a time, so instructions show
+//! the executed code, and neither how long it takes nor how long threads wait for each other. As many arms are counted
+//! at once as there are CPUs, each on a CPU of its own.
 //!
-//! Counts in the same runs the lines of 64 bytes that were not in a first-level cache of 32 KiB (valgrind's model of
-//! one, the same on every machine), and the instructions of each function, which show where two arms differ.
+//! The same runs count two more things: the lines of 64 bytes that were not in a first-level cache of 32 KiB
+//! (valgrind's model of a cache, the same on every machine), and the instructions of each function, which show where
+//! two arms differ.
 
 mod profile;
 
@@ -23,12 +24,12 @@ use crate::report::{FunctionRow, InstructionRow};
 use profile::Profile;
 
 const VALGRIND: &str = "valgrind";
-/// I/Os of the short run. The long one has twice as many.
+/// Number of I/Os of the short run. The long run has twice as many.
 const IOS: u64 = 32_000;
-/// Difference of two arms, in instructions per I/O, from which a function is listed.
+/// Smallest difference of two arms, in instructions per I/O, with which a function is listed.
 const LISTED: f64 = 0.5;
 
-/// Returns true if valgrind runs.
+/// Returns true if valgrind can be run.
 pub fn available() -> bool {
     let found = Command::new(VALGRIND).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
@@ -67,7 +68,7 @@ pub fn count(lab: &Lab, experiment: &dyn Experiment, point: &Point) -> Result<Op
     }))
 }
 
-/// Does `work` for each arm, on one pinned thread for each CPU of the lab. Child processes inherit the CPU.
+/// Calls `work` for each arm, on one pinned thread for each CPU of the lab. Child processes inherit the CPU.
 fn beside_each_other<T: Send>(
     lab: &Lab,
     arms: &[usize],
@@ -118,7 +119,7 @@ fn profile(program: &Path, args: &[String], arm: usize, lab: &Lab) -> Result<Opt
         LabError::run(format!("counting instructions failed: {why}"))
             .fix("install valgrind, or go without (--instructions off)")
     };
-    // Ctrl-C at a terminal reaches the child by itself. Any other stop waits for its end, some seconds at most.
+    // Ctrl-C at a terminal reaches the child by itself. Any other stop waits for the child's end, some seconds at most.
     let output = command.stdin(Stdio::null()).output().map_err(|err| failed(err.to_string()))?;
     if lab.stopped() {
         return Ok(None);

@@ -1,15 +1,17 @@
 //! Medians, and changes with their intervals.
 //!
-//! A change is computed from turns of the same round, as the ratio of an arm to the first arm, so that a machine that
-//! slows down from round to round does not look like an effect. The estimate is the median of the ratios. Its interval
-//! is that of the sign test: from the j-th smallest ratio to the j-th largest, with the largest j for which the
-//! interval contains the median with at least the wanted confidence, for any distribution of the ratios (W. R.
-//! Thompson, "On Confidence Ranges for the Median", Annals of Mathematical Statistics 7, 1936; W. J. Conover,
-//! "Practical Nonparametric Statistics", section on quantiles). One disturbed turn moves neither. A metric that is a
-//! percentage changes by points, from differences in place of ratios.
+//! A change is computed from turns of the same round, as the ratio of an arm to the first arm. So a machine that slows
+//! down from round to round does not look like an effect. The estimate is the median of the ratios.
 //!
-//! An interval needs rounds: 6 for 95 %, 8 for 99 %. With fewer a change is *not measurable*, and so is a change whose
-//! interval contains 0 and has a ratio of its ends of 2 or more. Its ends are then [`f64::NAN`].
+//! The interval is that of the sign test. It goes from the j-th smallest ratio to the j-th largest, with the largest j
+//! for which the interval contains the median with at least the wanted confidence, for any distribution of the ratios
+//! (W. R. Thompson, "On Confidence Ranges for the Median", Annals of Mathematical Statistics 7, 1936; W. J. Conover,
+//! "Practical Nonparametric Statistics", section on quantiles). One disturbed turn moves neither the estimate nor the
+//! interval. A metric that is a percentage changes by points, so differences are used instead of ratios.
+//!
+//! An interval needs rounds: 6 for 95 %, 8 for 99 %. With fewer rounds a change is *not measurable*. A change is not
+//! measurable either if its interval contains 0 and the ratio of the interval's ends is 2 or more. The ends are then
+//! [`f64::NAN`].
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,7 @@ use crate::serial;
 pub const OF_CHANGES: f64 = 0.95;
 /// Confidence of the comparison of the same arm with itself.
 pub const OF_CONTROLS: f64 = 0.99;
-/// An interval that contains 0 is kept as long as the ratio of its ends is below this.
+/// Limit of the ratio of an interval's ends. An interval that contains 0 is kept only if its ratio is below this limit.
 const TELLING: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
@@ -40,7 +42,7 @@ impl Change {
         self.low.is_finite() && self.high.is_finite()
     }
 
-    /// Returns the estimate without an interval, as not measurable.
+    /// Returns the estimate without an interval, which makes the change not measurable.
     pub fn blinded(self) -> Self {
         Self { low: f64::NAN, high: f64::NAN, ..self }
     }
@@ -60,7 +62,7 @@ impl Change {
     }
 }
 
-/// Returns the middle value, or the mean of the two middle ones; `None` for no values.
+/// Returns the middle value, or the mean of the two middle ones. Returns `None` if there are no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -72,13 +74,13 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the change of values against `before`, paired by round, in percent; `None` without a round or if a value is
-/// not above 0.
+/// Returns the change from `before` to `after`, paired by round, in percent. Returns `None` without a round or if a
+/// value is not above 0.
 pub fn change(before: &[f64], after: &[f64]) -> Option<Change> {
     of_ratios(&ratios(before, after)?, OF_CHANGES)
 }
 
-/// Returns the ratios of values paired by round, or `None` if one is not above 0.
+/// Returns the ratios of `after` to `before`, paired by round. Returns `None` if one of them is not above 0.
 pub fn ratios(before: &[f64], after: &[f64]) -> Option<Vec<f64>> {
     let ratios: Vec<f64> = before.iter().zip(after).map(|(before, after)| after / before).collect();
     ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0).then_some(ratios)
@@ -99,7 +101,7 @@ pub fn change_in_points(before: &[f64], after: &[f64]) -> Option<Change> {
     Some(Change { percent: median(&differences)?, low, high })
 }
 
-/// Returns the order statistics around the median for this confidence, or `None` for too few values.
+/// Returns the two values that bound the median with this confidence. Returns `None` if there are too few values.
 fn around_median(values: &[f64], confidence: f64) -> Option<[f64; 2]> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -108,7 +110,8 @@ fn around_median(values: &[f64], confidence: f64) -> Option<[f64; 2]> {
 }
 
 /// Returns the largest j for which the range from the j-th smallest to the j-th largest of `count` values contains the
-/// median with this confidence: fewer than j values lie on one side with at most half of the remaining probability.
+/// median with this confidence. The probability that fewer than j values lie on one given side must be at most half of
+/// the remaining probability.
 fn rank(count: usize, confidence: f64) -> Option<usize> {
     let (mut exactly, mut below) = (0.5_f64.powi(count as i32), 0.0);
     let mut rank = 0;
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(change(&[1.0], &[0.0]), None);
     }
 
-    /// With skewed noise, as machines have it, the interval of no effect excludes 0 as rarely as its confidence
+    /// With skewed noise, like that of machines, the interval of no effect excludes 0 as rarely as its confidence
     /// promises.
     #[test]
     fn the_interval_holds_the_truth_as_often_as_it_says() {

@@ -1,10 +1,11 @@
-//! `sheave-lab`: five experiments, before and after, beside the figures published for the same idea in the kernel.
+//! `sheave-lab`: five experiments, before and after, compared with the figures published for the same idea in the
+//! kernel.
 //!
-//! An experiment runs **the same stack with one thing changed** in arms: without the mechanism ("before"), with it as
-//! published on the mailing list ("seed"), and as Sheave has it ("after"). Each experiment is a file in [`exp`] and a
+//! An experiment runs **the same stack with one thing changed** in arms: without the mechanism ("before"), with it in
+//! its published form ("seed"), and with Sheave's version of it ("after"). Each experiment is a file in [`exp`] and a
 //! line in [`exp::ALL`].
 //!
-//! The library and the hooks it needs in the product's crates are built with `--cfg sheave_lab` only, which
+//! The library, and the hooks that it needs in the product's crates, are built only with `--cfg sheave_lab`, which
 //! `cargo xtask lab` sets. Without it this library is empty.
 //!
 //! | module | holds |
@@ -69,7 +70,8 @@ pub use point::{Point, Value};
 pub use sheave_load::LoadError as LabError;
 pub use terms::{ArmInfo, Role, Scale};
 
-/// Counts allocator calls in the tests too. Not on the simulated machine, which allocates while it counts.
+/// Counts allocator calls in the tests too. The simulated machine does not use it, because it allocates while it
+/// counts.
 #[cfg(all(test, not(sheave_mesi)))]
 #[global_allocator]
 static ALLOC: alloc::Counting = alloc::Counting;

@@ -1,10 +1,11 @@
-//! The product's code on a simulated machine of many processors: line transfers, invalidations and lock waits per I/O.
+//! The product's code on a simulated machine of many processors. Counts line transfers, invalidations and lock waits
+//! per I/O.
 //!
-//! Compiled with `--cfg sheave_mesi` only, under which atomics and locks report each access to the simulated machine
-//! (`sheave_base::sync::mesi`). The arms are the lab's own, over the product: rings, tags, statistics, the worker pool.
-//! Owns the scenes, and the program that prints the counts for [`model`](crate::model).
+//! Compiled only with `--cfg sheave_mesi`, under which atomics and locks report each access to the simulated machine
+//! (`sheave_base::sync::mesi`). The arms are those of the lab, and run the product's rings, tags, statistics and worker
+//! pool. Owns the scenes, and the program that prints the counts for [`model`](crate::model).
 //!
-//! * L1. Everything that a scene shares is made before the simulation. Each thread makes its own ring, and warms up,
+//! * L1. Everything that a scene shares is made before the simulation. Each thread makes its own ring and warms up
 //!   before anything is counted.
 //! * L2. The same seed gives exactly the same counts.
 
@@ -35,20 +36,20 @@ use crate::wq::pool_engine::{Back, BenchSource, Client, PoolEngine, Stealing};
 use crate::wq::{self, Flood, Limit, Side, Work};
 
 const SIZE: u64 = 1 << 40;
-/// I/Os of a thread before anything is counted, and I/Os that are counted.
+/// Number of I/Os of a thread before anything is counted, and below it the number of I/Os that are counted.
 const WARM_UP: u64 = 24;
 const IOS: u64 = 64;
 
 /// Work of a simulated thread.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A limit of `ios` I/Os for a loop.
+/// Returns the limit of `ios` I/Os for a loop.
 fn until(ios: u64) -> Until {
     Until { runtime: None, ios, stop: Arc::new(AtomicBool::new(false)) }
 }
 
-/// Counts rings that share a device with the counters of `way`, one I/O at a time each. Returns the counts and the
-/// I/Os.
+/// Simulates rings that share a device with the counters of `way` and have one I/O at a time each. Returns the counts
+/// and the number of I/Os.
 pub fn in_flight(seed: u64, topology: Topology, way: Way, point: &Point) -> (Counts, u64) {
     let lower = open_device(&format!("null:size={SIZE}")).expect("a null device opens");
     let counters = Counters::new(way);
@@ -71,7 +72,8 @@ pub fn in_flight(seed: u64, topology: Topology, way: Way, point: &Point) -> (Cou
     (outcome.counts, IOS * u64::from(point.threads))
 }
 
-/// Counts submitters that flood a pool of at most `workers` workers with NOPs. Returns the counts and the items.
+/// Simulates submitters that flood a pool of at most `workers` workers with NOPs. Returns the counts and the number of
+/// items.
 pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, workers: u32) -> (Counts, u64) {
     let point = io_wq::flood(u64::from(workers));
     let flood = Flood {
@@ -92,10 +94,10 @@ pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, worke
         wq::Arm::Stealing | wq::Arm::Ring => {
             let options = PoolOptions {
                 max_workers: [workers; 2],
-                // The number that the pool would choose on such a machine.
+                // This is the number that the pool would choose on such a machine.
                 shards: (4 * submitters as usize).next_power_of_two().min(16),
-                // Simulated threads have a core each, so that helping would save nothing, and it would depend on the
-                // real CPUs.
+                // Simulated threads have a core each, so helping would save nothing. It would also depend on the real
+                // CPUs.
                 help: false,
                 ..PoolOptions::default()
             };
@@ -112,7 +114,7 @@ pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, worke
     }
 }
 
-/// Runs the submitters of a flood. The last one drops the pool inside the simulation, to which its workers belong.
+/// Runs the submitters of a flood. The last one drops the pool inside the simulation, because its workers belong there.
 fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     seed: u64,
     topology: Topology,
@@ -120,7 +122,7 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     pool: Arc<P>,
     client: impl Fn(&P, Back) -> C + Clone + Send + 'static,
 ) -> (Counts, u64) {
-    // Each worker gets the same number of items, however many threads submit them.
+    // Each worker gets the same number of items, whatever the number of submitting threads is.
     let items = 2 * u64::from(flood.depth) * u64::from(flood.workers / flood.submitters);
     let bodies = (0..flood.submitters).map(|_| {
         let (pool, client, depth, batch) = (Arc::clone(&pool), client.clone(), flood.depth, flood.batch);
@@ -142,17 +144,17 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     (outcome.counts, items * u64::from(flood.submitters))
 }
 
-/// One point of a prediction, counted in a process of its own.
+/// One point of a prediction. It is counted in a process of its own.
 struct Place {
     experiment: &'static str,
     arm: usize,
     machine: Machine,
     threads: u32,
-    /// True if one of the threads submits, as the task of the kernel's io-wq does, and not half of them.
+    /// True if one thread submits, like the task of the kernel's io-wq does. Otherwise half of the threads submit.
     one_task: bool,
 }
 
-/// Returns the points of an experiment, none if it has no prediction.
+/// Returns the points of an experiment. Returns none if it has no prediction.
 fn places(id: &str) -> Vec<Place> {
     let (experiment, arms, machines): (_, &[usize], &[Machine]) = match id {
         "in-flight" => ("in-flight", &[0, 1, 2, 3], &[machines::POWER, machines::EPYC]),
@@ -206,10 +208,10 @@ impl Place {
     }
 }
 
-/// The program `sheave-lines EXPERIMENT [SEED [PLACE]]`, or `layout`.
+/// The program `sheave-lines EXPERIMENT [SEED [PLACE]]`, or `sheave-lines layout`.
 ///
-/// Each place is counted in a process of its own, with an allocator arena for each thread: addresses decide which data
-/// shares a line, and must not depend on earlier places (L2).
+/// Each place is counted in a process of its own, with an allocator arena for each thread. Addresses decide which data
+/// shares a line, so they must not depend on earlier places (L2).
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words == ["layout"] {
@@ -291,11 +293,11 @@ mod tests {
         let lines = per_io(moved(&counts), ios);
         assert!((1.7..=2.0).contains(&lines), "{lines} lines an I/O: {counts:?}");
         assert_eq!(counts.transfers, counts.invalidations, "each addition takes the line from one other");
-        // All transfers are of one line.
+        // All transfers are transfers of one line.
         assert_eq!(counts.busiest.len(), 1, "{counts:?}");
     }
 
-    /// Simulates threads that take tags of one bitmap, each beginning in a word of its own.
+    /// Simulates threads that take tags of one bitmap. Each thread begins in a word of its own.
     fn tags(depth: u32, threads: u32) -> (Counts, u64) {
         let map = Arc::new(Sbitmap::new(depth));
         let bodies = (0..threads).map(|index| {
@@ -304,7 +306,7 @@ mod tests {
                 let mut hint = index;
                 let mut ios = |count: u64| {
                     for _ in 0..count {
-                        // No tag is free while another thread folds the freed ones back.
+                        // No tag is free while another thread moves the freed tags back.
                         let (first, mask) = loop {
                             match map.get_batch(&mut hint, 1) {
                                 Some(granted) => break granted,
@@ -330,8 +332,8 @@ mod tests {
         assert_eq!(moved(&own), 0, "{own:?}");
         let (one, ios) = tags(64, 8);
         let lines = per_io(moved(&one), ios);
-        // Transfers of the word that is taken from, with retries, and of the word that is freed to, and now and then a
-        // fold.
+        // There are transfers of the word from which tags are taken, with retries, and of the word to which they are
+        // freed. Now and then freed tags are moved back.
         assert!((2.0..6.0).contains(&lines), "{lines} lines an I/O: {one:?}");
     }
 
@@ -346,8 +348,7 @@ mod tests {
         assert!(waits.0 < 0.05 && waits.1 > 0.5, "{waits:?} lock waits an item");
     }
 
-    /// Each item that finds no free worker makes one, so that with one submitter and many workers the lock is
-    /// contended.
+    /// Each item that finds no free worker makes one, so the lock is contended with one submitter and many workers.
     #[test]
     fn one_task_with_many_workers_waits_for_their_lock() {
         let waits = |workers| {

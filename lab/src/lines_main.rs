@@ -1,7 +1,7 @@
 //! `sheave-lines EXPERIMENT [SEED]`: counts the cache-line traffic of an experiment's arms on a simulated machine.
 //!
-//! The library has all of the code. It is compiled in under `--cfg sheave_mesi` only, for which `cargo xtask lab` makes
-//! a build of its own. `sheave-lab` starts the program.
+//! The library has all of the code. It is compiled only under `--cfg sheave_mesi`, for which `cargo xtask lab` makes a
+//! separate build. `sheave-lab` starts the program.
 
 #[cfg(sheave_mesi)]
 fn main() -> std::process::ExitCode {

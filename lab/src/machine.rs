@@ -1,17 +1,17 @@
-//! Description of the machine of a run, which its figures depend on.
+//! Description of the machine of a run. The figures of the run depend on it.
 
 use serde::{Deserialize, Serialize};
 
-/// Description as far as the system provides it. Unknown parts are left out.
+/// The description, as far as the system provides it. Unknown parts are left out.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     pub cpu: String,
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     pub cpus: usize,
     pub cpus_online: usize,
-    /// CPUs that share a core; 1 without hyper-threading.
+    /// Number of CPUs that share a core; 1 without hyper-threading.
     pub threads_per_core: usize,
-    /// Sizes of the caches of one CPU: `L1d 32K`.
+    /// Sizes of the caches of one CPU, for example `L1d 32K`.
     pub caches: Vec<String>,
     pub memory_bytes: u64,
     pub kernel: String,
@@ -88,7 +88,7 @@ fn caches() -> Vec<String> {
     (0..8).map_while(index).collect()
 }
 
-/// Returns the current time: `2026-01-31 12:00 UTC`.
+/// Returns the current time in the form `2026-01-31 12:00 UTC`.
 pub fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     utc(since.as_secs())

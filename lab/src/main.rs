@@ -1,8 +1,8 @@
 //! `sheave-lab`: the experiments as a program. The library has all of the code.
 //!
 //! The experiments need hooks in the product crates that no product build has. The hooks and the lab itself are
-//! compiled in under `--cfg sheave_lab` only, which `cargo xtask lab` sets; an ordinary build of this program prints
-//! that.
+//! compiled only under `--cfg sheave_lab`, which `cargo xtask lab` sets. An ordinary build of this program prints an
+//! explanation.
 
 #[cfg(sheave_lab)]
 use std::process::ExitCode;

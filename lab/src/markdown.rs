@@ -9,9 +9,9 @@ use crate::report::{ArmResult, ExperimentReport, FunctionRow, InstructionRow, La
 use crate::table::{beside, control, figure, interval, joint, repeated, signed, slide};
 use crate::terms::{Role, Scale};
 
-/// Most functions that are named at a point. Only the arms before, seed and after are compared.
+/// Largest number of functions that are named at a point. Only the arms before, seed and after are compared.
 const FUNCTIONS: usize = 5;
-/// Difference in instructions per I/O from which a function is named.
+/// Smallest difference in instructions per I/O with which a function is named.
 const DIFFERS: f64 = 0.5;
 
 /// Renders the run, from the machine to the predictions.
@@ -25,7 +25,7 @@ pub fn page(report: &LabReport) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-/// Renders the machine and the pace of the run, and the comparison of the same arms.
+/// Renders the machine and the pace of the run, and the comparison of the first arms with themselves.
 fn machine(report: &LabReport) -> String {
     let LabReport { machine, command, began, seconds, rounds, turn_ms, .. } = report;
     let mut text = format!(
@@ -136,8 +136,8 @@ fn instructions(report: &LabReport) -> String {
     text
 }
 
-/// Returns the functions in which the arms before, seed and after differ most, with the counts of each. Other arms have
-/// code of their own, which the HTML page lists.
+/// Returns the functions in which the arms before, seed and after differ most, with the counts of each arm. Other arms
+/// have code of their own, which the HTML page lists.
 fn differing(experiment: &ExperimentReport, row: &InstructionRow) -> String {
     let arms: Vec<usize> = (0..experiment.arms.len()).filter(|arm| experiment.arms[*arm].role != Role::Other).collect();
     let of = |function: &FunctionRow, arm: usize| function.per_io.get(arm).copied().flatten();
@@ -157,7 +157,7 @@ fn differing(experiment: &ExperimentReport, row: &InstructionRow) -> String {
     if told.is_empty() { "in no function by half an instruction".into() } else { told.join("; ") }
 }
 
-/// Renders the predictions for more cores beside the published points.
+/// Renders the predictions for more cores together with the published points.
 fn predictions(report: &LabReport) -> String {
     let mut text = String::new();
     for experiment in &report.experiments {

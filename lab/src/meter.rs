@@ -1,7 +1,7 @@
 //! Measures time, CPU time and context switches of the whole process during a turn.
 //!
-//! The whole process is measured, because the threads that an arm adds (workers, completers) are part of its cost. A
-//! thread that shows progress meanwhile is included too, for all arms alike.
+//! The whole process is measured, because the threads that an arm adds (workers, completers) use CPU time for it. A
+//! thread that shows progress meanwhile is included too, in all arms alike.
 #![allow(unsafe_code)] // getrusage, which rustix does not have.
 
 use std::time::Instant;
@@ -19,7 +19,8 @@ impl Meter {
         Meter { usage: Usage::now(), wall: Instant::now() }
     }
 
-    /// Adds the use since the start to a turn. Several meters may add to one turn, with unmeasured parts between them.
+    /// Adds the use since the start of this meter to a turn. Several meters may add to one turn, with unmeasured parts
+    /// between them.
     pub fn add(&self, turn: &mut Turn) {
         turn.wall_ns += self.wall.elapsed().as_nanos() as u64;
         let now = Usage::now();
@@ -28,7 +29,7 @@ impl Meter {
     }
 }
 
-/// Use of the process so far, ended threads included.
+/// Use of the process so far, including threads that have ended.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     cpu_ns: u64,
@@ -37,7 +38,7 @@ struct Usage {
 
 impl Usage {
     fn now() -> Usage {
-        // SAFETY: a `rusage` is numbers, for which zeroes are values.
+        // SAFETY: a `rusage` has only numbers, for which zeroes are valid values.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a `rusage` that is borrowed for the call alone. It cannot fail with RUSAGE_SELF.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };

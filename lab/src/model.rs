@@ -1,11 +1,12 @@
-//! Predictions for more processors than this machine has, from the cache lines that the product's code moves there.
+//! Predictions for more processors than this machine has, computed from the cache lines that the product's code moves.
 //!
 //! The counts come from a simulation that runs the product's code ([`counted`]). The time of a transfer from another
-//! core comes from a publication ([`machines`]). No parameter is fitted, so the prediction can fail, and the comparison
-//! with the published points says for each whether it holds. The reasons are in `docs/internals/scaling-model.md`.
+//! core comes from a publication ([`machines`]). No parameter is fitted, so the prediction can fail; a comparison
+//! states for each published point if the prediction holds. The reasons are in `docs/internals/scaling-model.md`.
 //!
-//! A core that works on an I/O is a customer of a closed queueing network ([`queue`]). The line or lock that moves most
-//! is a server with one customer at a time. Private work, and transfers of all other lines, are thinking:
+//! A core that works on an I/O is a customer of a closed queueing network ([`queue`]). The line or lock with the most
+//! transfers is a server with one customer at a time. Private work, and transfers of all other lines, count as
+//! thinking:
 //!
 //! ```text
 //!   stall    = sum of the hops of an I/O, each with the time of its distance
@@ -13,11 +14,12 @@
 //!   thinking = private work + stall - demand
 //! ```
 //!
-//! * M1. On one core no line comes from elsewhere: the rate is 1 / private work.
+//! * M1. On one core no line comes from another core: the rate is 1 / private work.
 //! * M2. No rate exceeds one round of the busiest line, however many cores there are.
 //! * M3. The band has the rates for hops that are shorter or longer by the factor [`machines::BAND`]. It is therefore
 //!   at most a factor of 2 wide, and has no width if no line moves.
-//! * M4. Everything not shared scales evenly: memory bandwidth, last-level caches and clock frequency are left out.
+//! * M4. Everything that is not shared scales evenly: memory bandwidth, last-level caches and clock frequency are left
+//!   out.
 
 pub mod counted;
 pub mod layout;
@@ -28,31 +30,31 @@ use crate::report::{Curve, Known, Predicted, Prediction};
 use counted::Counted;
 use machines::{BAND, Machine};
 
-/// Returns the I/Os a second of all cores together, if each hop takes `factor` times the published time.
+/// Returns the I/Os a second of all cores together, with hops that take `factor` times the published time.
 pub fn rate(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -> f64 {
     let (think, demand) = network(machine, counted, private_ns, factor);
     let demands = if demand > 0.0 { vec![demand] } else { Vec::new() };
     1e9 * queue::throughput(counted.threads, think, &demands).min(queue::at_most(counted.threads, think, &demands))
 }
 
-/// A task that queues items for workers, which take them under one lock. The kernel's io-wq has this form: each task
-/// has one.
+/// A task that queues items for workers, which take the items under one lock. The kernel's io-wq has this form: each
+/// task has an io-wq of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// Most items in flight.
+    /// Largest number of items in flight.
     pub depth: u32,
-    /// CPU time of an item beside the lock, in ns.
+    /// CPU time of an item without the lock, in ns.
     pub item_ns: f64,
-    /// The task's share of `item_ns`, for queueing the item and reaping it.
+    /// The task's share of `item_ns`, in which it queues the item and reaps it.
     pub of_task: f64,
 }
 
-/// Returns the share of CPU time that a task and its workers spend at the lock, if each hop takes `factor` times the
+/// Returns the share of CPU time that a task and its workers spend at the lock, with hops that take `factor` times the
 /// published time.
 ///
 /// There is a worker for each item in flight as long as there are cores, because an item with IOSQE_ASYNC that finds no
-/// free worker makes one. Items are therefore the customers: each is served by the task, then visits the lock, then is
-/// worked on by a worker of its own. Workers without an item sleep, and take no CPU time.
+/// free worker makes one. Items are therefore the customers. The task serves each of them, then the lock does, then a
+/// worker of its own. Workers without an item sleep, and take no CPU time.
 pub fn share_at_lock(machine: &Machine, counted: &Counted, task: Task, factor: f64) -> f64 {
     let (stall, lock) = network(machine, counted, 0.0, factor);
     let of_task = task.item_ns * task.of_task;
@@ -72,8 +74,8 @@ fn network(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -
     (private_ns + (all - busiest).max(0.0), busiest)
 }
 
-/// Predicts the curves of one machine. `private` is the private work of an I/O in ns, with its source. Compares them
-/// with the `published` points.
+/// Predicts the curves of one machine. `private` is the private work of an I/O in ns, with the source of that figure.
+/// Compares the curves with the `published` points.
 pub fn predict(machine: &Machine, counted: &[Counted], private: (f64, &str), published: Vec<Known>) -> Prediction {
     let here: Vec<&Counted> = counted.iter().filter(|counted| counted.machine == machine.id).collect();
     let mut curves: Vec<Curve> = Vec::new();
@@ -105,7 +107,7 @@ pub fn predict(machine: &Machine, counted: &[Counted], private: (f64, &str), pub
     }
 }
 
-/// Returns a section without curves that states `why`.
+/// Returns a prediction without curves, which states `why` there are none.
 pub fn without(why: String) -> Prediction {
     Prediction { assumes: assumes(), not_shown: Some(why), ..Prediction::default() }
 }
@@ -137,7 +139,7 @@ fn against(curves: &[Curve], published: &[Known]) -> Vec<String> {
     if let [before, after] = published
         && let (Some(slow), Some(fast)) = (at(before), at(after))
     {
-        // The band of the slow arm alone: no line moves in the fast one, so that it has none.
+        // The ratio uses only the band of the slow arm: no line moves in the fast arm, so that arm has no band.
         let ratios = [fast.middle / slow.high, fast.middle / slow.middle, fast.middle / slow.low];
         let what = format!("{} / {} on {} cores", after.arm, before.arm, before.cores);
         told.push(sentence(&what, after.iops / before.iops, ratios, "times"));
@@ -145,7 +147,7 @@ fn against(curves: &[Curve], published: &[Known]) -> Vec<String> {
     told
 }
 
-/// Compares one published figure with its prediction: within the band, or missed and by how much.
+/// Compares one published figure with its prediction. States that it is within the band, or by how much it is missed.
 fn sentence(what: &str, published: f64, [low, middle, high]: [f64; 3], unit: &str) -> String {
     let off = 100.0 * (middle / published - 1.0);
     let verdict = match published >= low && published <= high {

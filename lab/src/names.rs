@@ -6,7 +6,7 @@ pub fn capital(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Returns the name of a function without the modules before a type, or with the last module if there is no type.
+/// Returns the name of a function without the modules in front of a type. Without a type, only the last module remains.
 pub fn short_name(name: &str) -> String {
     let mut short = String::new();
     let mut path = String::new();
@@ -23,8 +23,8 @@ pub fn short_name(name: &str) -> String {
     short
 }
 
-/// Returns the end of a path such as `crate::module::Type::function`: from its first type on, else from its last module
-/// on.
+/// Returns the end of a path such as `crate::module::Type::function`, from its first type on. Without a type, returns
+/// the end from the last module on.
 fn last_of(path: &str) -> &str {
     let (mut from, mut starts) = (0, vec![0]);
     while let Some(at) = path[from..].find("::") {

@@ -1,8 +1,8 @@
-//! Runs the job file of a point with the real fio: the kernel's figures for the same job, beside the arms.
+//! Runs the job file of a point with the real fio, which gives the kernel's figures for the same job.
 //!
-//! Owns the call of fio and the parsing of its terse output. fio does I/O to the file or device that the job names,
-//! which the arms do not touch, so that it runs only if `--fio` is given. A failure of fio is reported in its own words
-//! and does not fail the run.
+//! Owns the call of fio and the parsing of its terse output. fio does I/O to the file or device that the job names, and
+//! which the arms do not touch. Therefore it runs only if `--fio` is given. A failure of fio is reported in its own
+//! words and does not fail the run.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -10,9 +10,9 @@ use std::process::{Command, Output, Stdio};
 use serde::{Deserialize, Serialize};
 
 const FIO: &str = "fio";
-/// Version 3 of the terse output, one line per job: its columns have fixed numbers.
+/// Options for version 3 of the terse output, which has one line per job and fixed column numbers.
 const OPTIONS: [&str; 2] = ["--output-format=terse", "--terse-version=3"];
-// Columns of a terse line: fio's version, the job's error, I/Os a second of its reads and of its writes.
+// Columns of a terse line: fio's version, the job's error, the I/Os a second of its reads, and those of its writes.
 const VERSION: usize = 1;
 const ERROR: usize = 4;
 const READS: usize = 7;
@@ -21,11 +21,11 @@ const WRITES: usize = 48;
 /// Result of fio on a job.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Peer {
-    /// The program that ran: `fio-3.33 on the kernel`.
+    /// Name of the program that ran, for example `fio-3.33 on the kernel`.
     pub name: String,
-    /// I/Os a second, reads and writes of all jobs together.
+    /// I/Os a second: the sum of reads and writes of all jobs.
     pub iops: Option<f64>,
-    /// Reason if there is no figure.
+    /// The reason why there is no figure.
     pub not_measured: Option<String>,
     /// Command that repeats the measurement.
     pub command: String,
@@ -55,7 +55,7 @@ fn of(program: &str, job: &Path) -> Peer {
     }
 }
 
-/// Parses version and I/Os a second. Returns the reason, in fio's words, if there are none.
+/// Parses the version and the I/Os a second. Returns the reason, in fio's words, if there are none.
 fn read(output: &Output) -> Result<(String, f64), String> {
     let out = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -133,7 +133,7 @@ mod tests {
         std::fs::write(&job, format!("[a]\nfilename={}\n{options}\n", file.display())).expect("written");
         let peer = fio(&job);
         assert!(peer.iops.is_some_and(|iops| iops > 0.0) && peer.name.starts_with("fio-"), "{peer:?}");
-        // A path below a file, which cannot exist: fio would create a missing directory.
+        // The path is below a file and so cannot exist. A missing directory would be created by fio.
         let nowhere = job.join("x");
         std::fs::write(&job, format!("[a]\nfilename={}\nrw=randread\nnumber_ios=5\n", nowhere.display()))
             .expect("written");

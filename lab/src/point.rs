@@ -1,4 +1,5 @@
-//! The parameters of one measurement. A row of a table, a place on an axis and a part of a command line have this form.
+//! The parameters of one measurement. A row of a table, a position on an axis and a part of a command line have this
+//! form.
 //!
 //! * I1. `text.parse::<Point>()` of `point.to_string()`, and of `point.short()`, gives the same point.
 
@@ -49,10 +50,10 @@ pub struct Parameter {
 /// Allowed values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
-    /// A number from the first to the second, both included.
+    /// Numbers from the first to the second, both included.
     Numbers(u64, u64),
     Words(&'static [&'static str]),
-    /// A text that the experiment parses itself.
+    /// Any text; the experiment parses it itself.
     Text,
 }
 
@@ -80,16 +81,16 @@ impl fmt::Display for Parameter {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// Bytes of an I/O.
+    /// Size of an I/O in bytes.
     pub bs: u32,
-    /// I/Os handed over in one submit.
+    /// Number of I/Os submitted together.
     pub batch: u32,
-    /// I/Os in flight, per thread.
+    /// Number of I/Os in flight, for each thread.
     pub depth: u32,
     pub threads: u32,
     pub rw: Rw,
-    /// Parameters of some experiments only, as `readers=1000` or `cell=unwritten`. Names and values contain no `,` and
-    /// no `=`.
+    /// Parameters that only some experiments have, for example `readers=1000` or `cell=unwritten`. Names and values
+    /// contain no `,` and no `=`.
     pub extra: BTreeMap<String, Value>,
 }
 
@@ -108,8 +109,8 @@ impl Point {
         self
     }
 
-    /// Checks that an experiment with these `parameters` can measure here. Parameters of every point in `unused` must
-    /// have their defaults.
+    /// Checks that an experiment with these `parameters` can measure at this point. Those parameters of every point
+    /// that `unused` names must have their defaults.
     pub fn check(&self, id: &str, parameters: &[Parameter], unused: &[&str]) -> Result<(), LabError> {
         let plain = Self::default();
         let refuse = |what: String| {
@@ -153,7 +154,7 @@ impl Point {
         if parts.is_empty() { format!("bs={}", self.bs) } else { parts.join(",") }
     }
 
-    /// Returns true if size, number and kind of the I/Os that one thread has in flight are the same.
+    /// Returns true if both points have I/Os of the same size, number and kind in flight in each thread.
     pub fn has_ios_of(&self, other: &Self) -> bool {
         let ios = |point: &Self| (point.bs, point.batch, point.depth, point.rw);
         ios(self) == ios(other)
@@ -187,7 +188,7 @@ impl fmt::Display for Point {
 impl FromStr for Point {
     type Err = LabError;
 
-    /// Parses `name=value,...`. Missing parameters are as in [`Point::default`].
+    /// Parses `name=value,...`. Missing parameters get the values of [`Point::default`].
     fn from_str(text: &str) -> Result<Self, LabError> {
         let bad = |part: &str, why: &str| {
             LabError::usage(format!("{part:?} in the point {text:?}: {why}"))

@@ -1,17 +1,17 @@
-//! The published table measured a second time, at the end of the run, to find changes slower than a first interval
-//! covers.
+//! The published table measured a second time, at the end of the run. The repetition finds changes that are too slow
+//! for the interval of the first measurement.
 //!
-//! The rounds of a point follow each other within seconds, so that their interval covers changes from round to round,
-//! and nothing that lasts longer: the placement of virtual CPUs by the host, the pages that an arm gets, other load of
-//! the machine. The beginning and the end of a run are minutes apart. A change is not repeated if its second interval
-//! has no value in common with the first, and no verdict rests on it.
+//! The rounds of a point follow each other within seconds. So their interval covers changes from round to round, but
+//! nothing that lasts longer: the placement of virtual CPUs by the host, the pages that an arm gets, other load of the
+//! machine. The beginning and the end of a run are minutes apart. A change counts as not repeated if its second
+//! interval has no value in common with the first, and then no verdict is based on it.
 //!
 //! * R1. All arms of all rows are measured again, in rounds of their own. The tables keep the figures and intervals of
 //!   the first time.
-//! * R2. A verdict rests on the published arm and on Sheave's. If one of these is not repeated in any row, there is no
-//!   verdict ([`Holds::DoesNotRepeat`](crate::report::Holds)).
-//! * R3. Two true 95 % intervals of one median are disjoint in fewer than one case in a hundred, so that a table of
-//!   twenty changes rarely loses its verdict by chance.
+//! * R2. A verdict is based on the published arm and on Sheave's arm. If one of these is not repeated in any row, there
+//!   is no verdict ([`Holds::DoesNotRepeat`](crate::report::Holds)).
+//! * R3. Two true 95 % intervals of one median are disjoint in fewer than one case in a hundred, so a table of twenty
+//!   changes rarely loses its verdict by chance.
 
 use crate::interval::Change;
 use crate::report::{Again, ExperimentReport, Holds, Row, Stray, Verdict};
@@ -33,7 +33,7 @@ impl Row {
     }
 }
 
-/// Returns the changes on which a verdict rests and that the end of the run does not repeat (R2).
+/// Returns the changes on which a verdict is based and which the end of the run does not repeat (R2).
 pub fn strays(report: &ExperimentReport) -> Vec<Stray> {
     let mut strays = Vec::new();
     for row in &report.headline {
@@ -47,7 +47,7 @@ pub fn strays(report: &ExperimentReport) -> Vec<Stray> {
     strays
 }
 
-/// Returns the verdict in place of the computed one: the contradicted changes, and the findings of the first
+/// Returns the verdict that replaces the computed one: it has the contradicted changes, and the findings of the first
 /// measurement.
 pub fn refused(report: &ExperimentReport, verdict: Verdict) -> Verdict {
     let told: Vec<String> = report.strays.iter().map(|stray| table::stray(stray, report.metric)).collect();
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_table_that_does_not_repeat_has_no_verdict_in_any_output() {
-        // 12 rounds of the two arms and the control make 36 arms; the next one belongs to the end of the run.
+        // 12 rounds of the two arms and the control make 36 arms; the next arm belongs to the end of the run.
         let report = run_of(36);
         let [slower, steady] = &report.experiments[..] else { panic!("two experiments") };
         let changes = |report: &ExperimentReport| {

@@ -1,4 +1,4 @@
-//! Results of a run: the content of `--json` and of the page, and the input of verdicts.
+//! Results of a run: the contents of `--json` and of the page, and the input of verdicts.
 //!
 //! Owns the types and the look-ups in them. Figures are medians over rounds; a change is computed from pairs of turns
 //! of one round.
@@ -17,7 +17,8 @@ use crate::point::Point;
 use crate::serial;
 use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
-/// Largest half width, in percent, of the 99 % interval of the same arm twice on a machine whose times count.
+/// Largest half width, in percent, of the 99 % interval between two runs of the same arm. On a machine with a wider
+/// interval, times do not count.
 pub const TELLS: f64 = 2.0;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -26,32 +27,32 @@ pub struct LabReport {
     pub version: &'static str,
     /// Command line of the run.
     pub command: String,
-    /// Start of the run: `2026-01-31 12:00 UTC`.
+    /// Start of the run, for example `2026-01-31 12:00 UTC`.
     pub began: String,
-    /// Duration of the run.
+    /// Duration of the run in seconds.
     pub seconds: f64,
     pub machine: Machine,
     /// CPUs that threads were placed on, in order.
     pub cpus: Vec<usize>,
     pub scale: Scale,
-    /// Fewest rounds over which a figure is the median.
+    /// Smallest number of rounds over which a figure is the median.
     pub rounds: u32,
     pub turn_ms: f64,
     pub experiments: Vec<ExperimentReport>,
-    /// Comparison of the first arms with themselves, over all experiments together.
+    /// Comparison of the first arms with themselves, for all experiments together.
     pub same_arms_twice: SameArmsTwice,
     /// True if Ctrl-C ended the run before all was measured.
     pub interrupted: bool,
 }
 
-/// Comparison of the first arms of all experiments with themselves, and what follows for the machine.
+/// Comparison of the first arms of all experiments with themselves, and the conclusion about the machine.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct SameArmsTwice {
-    /// Difference, with the 99 % interval.
+    /// The difference, with its 99 % interval.
     pub change: Option<Change>,
     /// True if the interval contains 0 and is within [`TELLS`] percent, so that times count on this machine.
     pub tells: bool,
-    /// Sentence about the change and the machine.
+    /// A sentence about the difference and the machine.
     pub says: String,
 }
 
@@ -63,8 +64,8 @@ impl LabReport {
         interval::of_ratios(&ratios, interval::OF_CONTROLS)
     }
 
-    /// Returns true if times count on this machine: the interval of the same arm twice contains 0 and is within
-    /// [`TELLS`] percent.
+    /// Returns true if times count on this machine: the interval between two runs of the same arm contains 0 and is
+    /// within [`TELLS`] percent.
     pub fn machine_tells(&self) -> bool {
         let tells = |control: Change| control.low <= 0.0 && control.high >= 0.0 && control.half_width() <= TELLS;
         self.control().is_some_and(tells)
@@ -87,7 +88,7 @@ pub struct ExperimentReport {
     pub seed: Seed,
     /// The compared figure.
     pub metric: Metric,
-    /// The arms, in the order of every `arms` below.
+    /// The arms, in the order of every list `arms` below.
     pub arms: Vec<ArmInfo>,
     /// The published table, with our figures.
     pub headline: Vec<Row>,
@@ -99,9 +100,9 @@ pub struct ExperimentReport {
     pub checks: Vec<Check>,
     /// Predictions for more cores than this machine has.
     pub predictions: Vec<Prediction>,
-    /// Comparison of the first arm with itself, over all rows of the published table, with the 99 % interval.
+    /// Comparison of the first arm with itself, with the 99 % interval, over all rows of the published table.
     pub control: Option<Change>,
-    /// Changes on which a verdict would rest and which the end of the run does not repeat.
+    /// Changes on which a verdict would be based and which the end of the run does not repeat.
     #[serde(default)]
     pub strays: Vec<Stray>,
     pub verdict: Option<Verdict>,
@@ -116,7 +117,8 @@ impl ExperimentReport {
         self.control = interval::of_ratios(&ratios, interval::OF_CONTROLS);
     }
 
-    /// Returns true if times of this run can decide a verdict: the same arm twice must not differ clearly.
+    /// Returns true if times of this run can decide a verdict, which requires that two runs of the same arm do not
+    /// differ clearly.
     pub fn tells_time(&self) -> bool {
         self.control.is_some_and(|control| control.is_measurable() && !control.is_clear())
     }
@@ -132,7 +134,7 @@ impl ExperimentReport {
         report
     }
 
-    /// Returns the options of the command that repeats one row, after experiment and point.
+    /// Returns the options that follow experiment and point in the command that repeats one row.
     pub fn options(&self) -> String {
         let rows = self.headline.iter().chain(self.sweeps.iter().flat_map(|sweep| &sweep.rows));
         let of = |row: &Row| {
@@ -161,13 +163,13 @@ impl ExperimentReport {
         self.headline.iter().any(|row| !row.again.is_empty())
     }
 
-    /// Returns the index of Sheave's arm.
+    /// Returns the index of the arm with Sheave like it ships.
     pub fn after(&self) -> usize {
         self.arms.iter().position(|arm| arm.role == Role::After).unwrap_or(0)
     }
 
-    /// Returns the row that a verdict is about, and the arm in it that corresponds to the published one; Sheave's arm
-    /// if no other does.
+    /// Returns the row that a verdict is about, and the index of the arm that corresponds to the published one. If
+    /// there is no such arm, the index is that of Sheave's arm.
     pub fn judged(&self) -> Option<(&Row, usize)> {
         let row = self.best_known()?;
         let seed = self.arms.iter().position(|arm| arm.role == Role::Seed);
@@ -181,8 +183,8 @@ impl ExperimentReport {
         measured.max_by(|a, b| change(a).total_cmp(&change(b)))
     }
 
-    /// Returns the gain of an arm in instructions at a row's point, in percent. If those were not counted, returns the
-    /// gain at a point with the same I/Os, together with that point.
+    /// Returns the gain of an arm in instructions at a row's point, in percent. If the instructions were not counted
+    /// there, returns the gain at a point with the same I/Os, together with that point.
     pub fn gain_near(&self, row: &Row, arm: usize) -> Option<(f64, Option<&Point>)> {
         let alike = |counted: &&InstructionRow| counted.point.has_ios_of(&row.point);
         let near = || {
@@ -210,7 +212,7 @@ pub struct Part<'a> {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     pub label: String,
-    /// Place on the axis of a sweep.
+    /// Position on the axis of a sweep.
     pub x: f64,
     pub point: Point,
     /// Published figures of the row.
@@ -219,10 +221,10 @@ pub struct Row {
     pub arms: Vec<Option<ArmResult>>,
     /// Index of the arm that corresponds to the published figures, if there are any.
     pub threads_arm: Option<usize>,
-    /// Results at the end of the run, in the same order; empty if the row was measured once.
+    /// Results at the end of the run, in the order of the arms; empty if the row was measured once.
     #[serde(default)]
     pub again: Vec<Option<Again>>,
-    /// A/A control: throughput of a second run of arm 0 over the first, one ratio per round.
+    /// A/A control: for each round, the ratio of the throughput of arm 0 in its second turn to that in its first.
     pub control: Vec<f64>,
     pub command: String,
 }
@@ -238,7 +240,7 @@ impl Row {
 pub struct Again {
     #[serde(deserialize_with = "serial::number")]
     pub value: f64,
-    /// Change of the metric against the first arm, which ran at the end too.
+    /// Change of the metric against the first arm, which was measured again at the end too.
     pub change: Option<Change>,
 }
 
@@ -256,16 +258,16 @@ pub struct Stray {
 /// Result of one arm at one point.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ArmResult {
-    /// Median of the metric over rounds. For I/Os a second without the experiment's overhead (`Way`).
+    /// Median of the metric over rounds. I/Os a second do not include the experiment's overhead (`Way`).
     #[serde(deserialize_with = "serial::number")]
     pub value: f64,
-    /// Lowest and highest value of the rounds.
+    /// Lowest and highest value among the rounds.
     #[serde(deserialize_with = "serial::range")]
     pub range: [f64; 2],
-    /// Median I/Os a second, the experiment's overhead included.
+    /// Median of the I/Os a second, including the experiment's overhead.
     #[serde(deserialize_with = "serial::number")]
     pub iops: f64,
-    /// Median CPU time per I/O of all threads, without the experiment's overhead.
+    /// Median of the CPU time per I/O of all threads, without the experiment's overhead.
     #[serde(deserialize_with = "serial::number")]
     pub cpu_ns_per_io: f64,
     #[serde(deserialize_with = "serial::number")]
@@ -274,7 +276,7 @@ pub struct ArmResult {
     pub change: Option<Change>,
     /// Change of the CPU time per I/O against the first arm.
     pub cpu_change: Option<Change>,
-    /// Latencies of all rounds together.
+    /// Latencies of all rounds taken together.
     pub latency: Option<Latency>,
     /// The arm's own counters, per I/O.
     #[serde(deserialize_with = "serial::figures")]
@@ -282,7 +284,7 @@ pub struct ArmResult {
     /// Medians of the arm's own gauges.
     #[serde(deserialize_with = "serial::figures")]
     pub gauges: BTreeMap<&'static str, f64>,
-    /// Rounds that were measured in full.
+    /// Number of rounds that were measured in full.
     pub rounds: u32,
 }
 
@@ -298,13 +300,13 @@ pub struct Latency {
     pub p99: u64,
     pub p999: u64,
     pub max: u64,
-    /// Histogram for plots: the start of each bucket in ns, and its share of the I/Os. Twelve buckets per doubling;
-    /// empty ones are left out.
+    /// Histogram for plots: the start of each bucket in ns, and its share of the I/Os. There are twelve buckets per
+    /// doubling; empty ones are left out.
     pub shares: Vec<[f64; 2]>,
 }
 
 impl Latency {
-    /// Buckets per doubling: as fine as a plot shows, and no finer than the recorded histogram.
+    /// Number of buckets per doubling: as many as a plot can show, and no finer than the recorded histogram.
     pub const PER_DOUBLING: f64 = 12.0;
 
     /// Extracts the figures of a histogram.
@@ -342,11 +344,12 @@ pub struct SweepReport {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct InstructionRow {
     pub point: Point,
-    /// Counts in the order of the arms, the experiment's overhead included.
+    /// Counts in the order of the arms, including the experiment's overhead.
     pub per_io: Vec<Option<f64>>,
     /// Part of `per_io` that is the experiment's overhead; 0 for an arm without one.
     pub way: Vec<f64>,
-    /// Lines of 64 bytes fetched into a first-level cache of 32 KiB, by valgrind's model of one.
+    /// Number of lines of 64 bytes fetched into a first-level cache of 32 KiB, according to valgrind's model of a
+    /// cache.
     pub lines_per_io: Vec<Option<f64>>,
     /// Functions in which arms differ, sorted by the size of the difference, largest first.
     pub functions: Vec<FunctionRow>,
@@ -383,21 +386,21 @@ impl InstructionRow {
         Some((*self.per_io.get(arm)?)? - self.way.get(arm).copied().unwrap_or(0.0))
     }
 
-    /// Returns by how many percent of this arm's instructions the first arm takes more: the gain in I/Os a second if
-    /// time were instructions.
+    /// Returns the gain of an arm in percent: the excess of the first arm's instructions over those of this arm. It
+    /// would be the gain in I/Os a second if all instructions took the same time.
     pub fn gain_percent(&self, arm: usize) -> Option<f64> {
         let (before, this) = (self.net(0)?, self.net(arm)?);
         (this > 0.0).then(|| (before / this - 1.0) * 100.0)
     }
 }
 
-/// A computed, not measured, result for a machine with more cores.
+/// A result for a machine with more cores, which was computed and not measured.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Prediction {
     pub machine: String,
-    /// Assumptions, in a sentence or two.
+    /// The assumptions, in a sentence or two.
     pub assumes: String,
-    /// Inputs: name, value, unit.
+    /// The inputs of the computation: name, value, unit.
     #[serde(deserialize_with = "serial::inputs")]
     pub inputs: Vec<(String, f64, &'static str)>,
     /// Counts of the cache-line simulation.
@@ -405,16 +408,16 @@ pub struct Prediction {
     pub curves: Vec<Curve>,
     /// Published points for such a machine.
     pub published: Vec<Known>,
-    /// Comparison of the curves with the published points: each is met or missed, and by how much.
+    /// Comparison of the curves with the published points: if each point is met, or by how much it is missed.
     pub against: Vec<String>,
-    /// Reason if there are no curves.
+    /// The reason why there are no curves.
     pub not_shown: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Curve {
     pub arm: String,
-    /// Points by rising number of cores.
+    /// Points in ascending order of the number of cores.
     pub points: Vec<Predicted>,
 }
 
@@ -433,7 +436,7 @@ pub struct Predicted {
 /// A published point.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Known {
-    /// The arm that corresponds to it.
+    /// Name of the arm that corresponds to the point.
     pub arm: String,
     pub cores: u32,
     pub iops: f64,
@@ -445,21 +448,21 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
-    /// Holds by at least the published percentage, in time or in instructions.
+    /// The claim holds with at least the published percentage, in time or in instructions.
     Yes,
-    /// Holds in its direction, but not in its size, or only in some rows.
+    /// The claim holds in its direction, but not in its size, or only in some rows.
     Partly,
-    /// Does not hold.
+    /// The claim does not hold.
     No,
-    /// Cannot be decided on this machine or in this run.
+    /// The claim cannot be decided on this machine or in this run.
     CannotTell,
-    /// No verdict: the end of the run contradicts its beginning.
+    /// There is no verdict, because the end of the run contradicts its beginning.
     DoesNotRepeat,
 }
 
-/// Decides whether a claim of at least `claimed` percent holds, by the change in time and the gain in instructions. A
-/// clear loss of time decides against the claim, whatever the instructions are. If the time is not clear, instructions
-/// decide.
+/// Decides if a claim of at least `claimed` percent holds, from the change in time and the gain in instructions. A
+/// clear loss of time decides against the claim, whatever the instructions are. If the change in time is not clear,
+/// instructions decide.
 pub fn decide(claimed: f64, time: Option<Change>, instructions: Option<f64>) -> Holds {
     let clear = time.filter(Change::is_clear).map(|change| change.percent);
     match (clear, instructions) {

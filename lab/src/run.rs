@@ -1,8 +1,8 @@
 //! A run: for each experiment the checks, the published table, the sweeps and the instructions. At the end of the run
-//! all published tables again, and the verdicts.
+//! follow all published tables once more, and the verdicts.
 //!
-//! Owns the order, and the handling of Ctrl-C: a point without a whole round is left out of the report, which says that
-//! the run was interrupted. A caller that shows the run implements [`Show`].
+//! Owns the order, and the handling of Ctrl-C: a point without a whole round is left out of the report, which states
+//! that the run was interrupted. A caller that shows the run implements [`Show`].
 //!
 //! * I1. Runs on one thread, which is pinned to the first CPU of the lab.
 
@@ -28,7 +28,7 @@ use crate::turns::{self, Measured, Pace, What};
 #[derive(Clone)]
 pub struct Plan {
     pub experiments: Vec<&'static dyn Experiment>,
-    /// Rounds, and time of a turn.
+    /// Number of rounds, and length of a turn.
     pub pace: Pace,
     pub sweeps: Sweeps,
     /// True to count instructions too.
@@ -39,7 +39,8 @@ pub struct Plan {
     pub peer: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
-    /// Options of the command that repeats one row, after experiment and point: ` --quick`, ` --turn 1s`.
+    /// Options that follow experiment and point in the command that repeats one row, for example ` --quick` or ` --turn
+    /// 1s`.
     pub options: String,
 }
 
@@ -62,7 +63,8 @@ pub trait Show {
     fn instructions(&mut self, report: &ExperimentReport, row: &InstructionRow);
     /// Called when an experiment has its verdict.
     fn end(&mut self, report: &ExperimentReport);
-    /// Called with the time of the turns that are `done`, of their `total`, and with the current step.
+    /// Called with the time of the turns that are `done`, the `total` time of all turns, and a description of the
+    /// current step.
     fn progress(&mut self, done: Duration, total: Duration, what: &str);
 }
 
@@ -81,7 +83,7 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
         }
         experiments.push(runner.experiment(experiment)?);
     }
-    // A whole run lies between the two measurements of a table, so that slow changes of the machine show.
+    // A whole run lies between the two measurements of a table, so that they differ if the machine changes slowly.
     for (&experiment, report) in plan.experiments.iter().zip(&mut experiments) {
         runner.finish(experiment, report)?;
     }
@@ -127,8 +129,8 @@ struct Work {
     headline: Vec<HeadlineRow>,
     sweeps: Vec<Sweep>,
     arms: usize,
-    /// True if the table is measured again at the end. Not for a single point, which gets no verdict, and not with
-    /// fewer rounds than an interval needs.
+    /// True if the table is measured again at the end. False for a single point, which gets no verdict, and with fewer
+    /// rounds than an interval needs.
     repeats: bool,
 }
 
@@ -153,7 +155,7 @@ impl Work {
                 let names: Vec<&str> = sweeps.iter().map(|sweep| sweep.name).collect();
                 let names = names.join(", ");
                 sweeps.retain(|sweep| sweep.name == name);
-                // In a run of several experiments the name may belong to another one of them.
+                // In a run of several experiments the sweep may belong to another one of them.
                 if sweeps.is_empty() && plan.experiments.len() == 1 {
                     let id = experiment.id();
                     return Err(LabError::usage(format!("{id} has no sweep {name:?}"))
@@ -164,7 +166,7 @@ impl Work {
         Ok(Self { headline: experiment.headline(), sweeps, arms, repeats: plan.pace.rounds >= turns::FEWEST })
     }
 
-    /// Returns the time of all turns.
+    /// Returns the time that all turns take.
     fn time(&self, experiment: &dyn Experiment, pace: Pace) -> Duration {
         let at = |arms: &[usize], point: &Point, again| pace.of_arms(those_of(experiment, arms, point).len() + again);
         let of = |sweep: &Sweep| -> Duration {
@@ -172,7 +174,7 @@ impl Work {
             sweep.points.iter().map(|place| at(&arms, &place.point, 0)).sum()
         };
         let in_sweeps: Duration = self.sweeps.iter().map(of).sum();
-        // In the published table the first arm has two turns a round, the second one as the control.
+        // In the published table the first arm has two turns a round; the second one is the control.
         let again = usize::from(pace.rounds >= turns::FEWEST);
         let all: Vec<usize> = (0..self.arms).collect();
         let table = |again| self.headline.iter().map(|row| at(&all, &row.point, again)).sum::<Duration>();
@@ -250,8 +252,8 @@ impl Runner<'_> {
         }
         report.strays = repeat::strays(report);
         report.interrupted = self.lab.stopped();
-        // No verdict on a table that lacks rows or repeats: it would depend on the point at which the run was
-        // interrupted.
+        // A table that lacks rows or repetitions gets no verdict, because the verdict would depend on the point at
+        // which the run was interrupted.
         let rows = &report.headline[..work.headline.len().min(report.headline.len())];
         let whole = rows.len() == work.headline.len() && rows.iter().all(|row| row.again.is_empty() != work.repeats);
         if self.plan.point.is_none() && whole {
@@ -286,7 +288,7 @@ impl Runner<'_> {
     }
 
     /// Computes the verdict from the figures that may decide it. A quick run decides nothing. A table that the end of
-    /// the run contradicts gets no verdict. On a machine where the same arm differs from itself, times do not count.
+    /// the run contradicts gets no verdict. On a machine where an arm differs from itself, times do not count.
     fn verdict(&self, experiment: &'static dyn Experiment, report: &ExperimentReport) -> Verdict {
         if self.lab.scale == Scale::Quick {
             let verdict = experiment.verdict(&report.without_times());
@@ -391,7 +393,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Ignores the outcome of an interrupted step, which may have failed because of the interruption.
+    /// Returns the outcome of a step. Returns `None` if the run was interrupted, because the step may have failed due
+    /// to that.
     fn unless_stopped<T>(&self, outcome: Result<T, LabError>) -> Result<Option<T>, LabError> {
         if self.lab.stopped() { Ok(None) } else { outcome.map(Some) }
     }
@@ -401,7 +404,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes a row with gaps in place of our figures.
+/// Makes a row that has gaps for our figures.
 fn published_only(only: &PublishedOnly, arms: usize) -> Row {
     Row {
         label: only.label.into(),
@@ -611,8 +614,8 @@ mod tests {
         plan.experiments.iter().map(of).sum()
     }
 
-    /// A run of everything must take less than 4.5 minutes without sweeps and 25 with them. Checks, setup and the
-    /// counting of instructions took 82 s and 549 s when measured.
+    /// A run of everything must take less than 4.5 minutes without sweeps and less than 25 with them. When they were
+    /// measured, checks, setup and the counting of instructions took 82 s and 549 s of these.
     #[test]
     fn the_turns_of_all_experiments_leave_time_for_the_rest() {
         let (table, all) = (configured(Sweeps::None), configured(Sweeps::All));

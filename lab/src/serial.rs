@@ -1,14 +1,15 @@
-//! Deserialisation that serde lacks: static strings, which an experiment and so its report have, and `null` for NaN.
+//! Deserialisation that serde does not have: static strings, which experiments and so their reports use, and `null` for
+//! NaN.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer};
 
-/// All strings that were made static, each once.
+/// All strings that were made static. Each is in the set once.
 static WORDS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Returns a static copy of a text, by leaking it at most once.
+/// Returns a static copy of a text. Each text is leaked at most once.
 pub fn for_ever(text: String) -> &'static str {
     let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(word) = words.get(text.as_str()) {
@@ -29,7 +30,7 @@ pub fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Erro
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
-/// Deserialises the lowest and the highest value.
+/// Deserialises a pair of the lowest and the highest value.
 pub fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 2], D::Error> {
     let range: [Option<f64>; 2] = Deserialize::deserialize(deserializer)?;
     Ok(range.map(|end| end.unwrap_or(f64::NAN)))

@@ -7,7 +7,7 @@ use crate::serial::for_ever;
 use crate::table;
 
 pub fn read(text: String) -> Result<LabReport, LabError> {
-    // Leaked, because the static strings of a report are slices of its text.
+    // The text is leaked, because the static strings of a report are slices of it.
     let mut report: LabReport = serde_json::from_str(for_ever(text))
         .map_err(|err| LabError::usage(format!("this is no report of a run: {err}")).fix("name a file of --save"))?;
     report.same_arms_twice = table::same_arms(&report);

@@ -1,7 +1,7 @@
 //! Text of a run for the terminal: headings, a line per point, and the closing sentences.
 //!
 //! Owns the text; the caller writes it. Columns have a fixed width, so that a line can be written as soon as its point
-//! is measured.
+//! has been measured.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::report::{
 };
 use crate::terms::Metric;
 
-/// Widths of the first column, of the published figures, and of an arm.
+/// Widths of the columns: here the first one, then those of the published figures and of an arm.
 const LABEL: usize = 24;
 const PUBLISHED: usize = 24;
 const ARM: usize = 24;
@@ -69,7 +69,7 @@ pub fn row(part: &Part<'_>, row: &Row) -> String {
     finish(text)
 }
 
-/// Most functions that are listed at a point.
+/// Largest number of functions that are listed at a point.
 const FUNCTIONS: usize = 12;
 
 /// Returns the instructions per I/O at a point, their cache lines, and the functions in which arms differ.
@@ -98,13 +98,13 @@ pub fn instructions(report: &ExperimentReport, row: &InstructionRow) -> String {
     text
 }
 
-/// Returns the last `most` characters of a name: the end of a path is its most specific part.
+/// Returns the last `most` characters of a name, because the end of a path is its most specific part.
 fn last(name: &str, most: usize) -> String {
     let from = name.chars().count().saturating_sub(most);
     name.chars().skip(from).collect()
 }
 
-/// Returns the end of an experiment: prediction, checks, verdict. In full if `long`.
+/// Returns the end of an experiment's text: prediction, checks, verdict. If `long` is true, all of them are complete.
 pub fn ending(report: &ExperimentReport, long: bool) -> String {
     let mut text = String::from("\n");
     if let Some(done) = &report.peer {
@@ -150,7 +150,7 @@ pub fn peer(peer: &Peer) -> String {
     }
 }
 
-/// Returns a prediction, in which every figure is labelled as one.
+/// Returns the text of a prediction, in which every figure is labelled as one.
 fn prediction(prediction: &Prediction, long: bool) -> String {
     let mut text = format!("  PREDICTION (not measured) for {}\n", prediction.machine);
     if let Some(why) = &prediction.not_shown {
@@ -202,19 +202,19 @@ pub fn closing(report: &LabReport) -> String {
     text
 }
 
-/// Summarises the comparison of the same arms over all experiments.
+/// Summarises the comparison of the first arms with themselves over all experiments.
 pub fn same_arms(report: &LabReport) -> SameArmsTwice {
     SameArmsTwice { change: report.control(), tells: report.machine_tells(), says: joint(report) }
 }
 
-/// Returns that summary as a sentence.
+/// Returns the summary of that comparison as a sentence.
 pub fn joint(report: &LabReport) -> String {
     let control = report.control().map_or("not measured".into(), |control| interval(control, Metric::IOPS));
     let can = if report.machine_tells() { "can" } else { "cannot" };
     format!("the same arms twice, all experiments together: {control} (99 %); this machine {can} tell 2 %")
 }
 
-/// Returns the verdict in the words of a slide: whether the published claim holds, and the result of the published arm.
+/// Returns the verdict in short form: if the published claim holds, and the result of the published arm.
 pub fn slide(report: &ExperimentReport, verdict: Holds) -> String {
     let Some((row, arm)) = report.judged() else { return holds(verdict).into() };
     let mut by = by(report, row, arm);
@@ -231,7 +231,7 @@ pub fn beside(report: &ExperimentReport) -> Option<String> {
     (arm != threads && !by.is_empty()).then(|| format!("Sheave (after) at {}: {}.", row.label, by.join(", ")))
 }
 
-/// Lists the changes of an arm at a row: in time, in time at the end of the run, in instructions.
+/// Lists the changes of an arm in a row: in time, in time at the end of the run, in instructions.
 fn by(report: &ExperimentReport, row: &Row, arm: usize) -> Vec<String> {
     let told = |change: Change| interval(change, report.metric);
     let mut by = Vec::new();
@@ -280,7 +280,7 @@ pub fn figure(value: f64, metric: Metric) -> String {
         return "-".into();
     }
     let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    // 0.9995 and not 1, so that 999.6k becomes 1.00M.
+    // The limit is 0.9995 and not 1, so that 999.6k becomes 1.00M.
     let (scaled, letter) = scales
         .into_iter()
         .find(|(scale, _)| value.abs() >= scale * 0.9995)
@@ -294,7 +294,7 @@ pub fn figure(value: f64, metric: Metric) -> String {
     format!("{scaled:.digits$}{letter}{unit}")
 }
 
-/// Formats a change: `+9.8 %`, or `-1.5 points` of a percentage.
+/// Formats a change: `+9.8 %`, or `-1.5 points` if the metric is a percentage.
 pub fn signed(percent: f64, metric: Metric) -> String {
     let digits = usize::from(percent.abs() < 99.95);
     format!("{percent:+.digits$} {}", if metric.in_points() { "points" } else { "%" })
@@ -308,7 +308,7 @@ pub fn interval(change: Change, metric: Metric) -> String {
     format!("{} [{}, {}]", signed(change.percent, metric), end(change.low), end(change.high))
 }
 
-/// Formats a change in a sentence: `+9.8 % (+9.1 to +10.5)`.
+/// Formats a change for use in a sentence: `+9.8 % (+9.1 to +10.5)`.
 pub fn told(change: Option<Change>) -> String {
     match change {
         None => "not measured".into(),
@@ -317,8 +317,8 @@ pub fn told(change: Option<Change>) -> String {
     }
 }
 
-/// Returns a sentence about the smallest change in time that this machine can show, by the difference of the same arm
-/// from itself.
+/// Returns a sentence about the smallest change in time that this machine can show, derived from the difference between
+/// two runs of the same arm.
 pub fn control(control: Option<Change>) -> String {
     match control {
         Some(control) if control.is_clear() => format!(

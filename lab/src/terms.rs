@@ -10,9 +10,9 @@ use crate::serial;
 pub enum Role {
     /// The mechanism is off.
     Before,
-    /// The mechanism as published on the mailing list.
+    /// The mechanism in the form published on the mailing list.
     Seed,
-    /// The mechanism as Sheave has it.
+    /// The mechanism in Sheave's form.
     After,
     /// A further variant.
     Other,
@@ -20,7 +20,7 @@ pub enum Role {
 
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
 pub struct ArmInfo {
-    /// Short name for tables and legends: `before`, `seed`, `after`, `shared pool`. Also the name on the command line,
+    /// Short name for tables and legends: `before`, `seed`, `after`, `shared pool`. The command line uses the same name
     /// with `-` for spaces.
     #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
@@ -33,13 +33,13 @@ pub struct ArmInfo {
 /// A measured figure.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Metric {
-    /// `iops`, or the name of a gauge.
+    /// Name of the figure: `iops`, or the name of a gauge.
     #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
-    /// Label of an axis: `I/O per second`, `share of CPU time in the lock`.
+    /// Label of an axis, for example `I/O per second` or `share of CPU time in the lock`.
     #[serde(deserialize_with = "serial::word")]
     pub label: &'static str,
-    /// Unit of figures: `IOPS`, `%`.
+    /// Unit of figures, for example `IOPS` or `%`.
     #[serde(deserialize_with = "serial::word")]
     pub unit: &'static str,
     pub more_is_better: bool,
@@ -48,7 +48,7 @@ pub struct Metric {
 impl Metric {
     pub const IOPS: Self = Self { name: "iops", label: "I/O per second", unit: "IOPS", more_is_better: true };
 
-    /// Returns the label for an axis or a heading, with the unit unless the label has it.
+    /// Returns the label for an axis or a heading. The unit is appended unless the label contains it.
     pub fn title(&self) -> String {
         if self.name == Self::IOPS.name { self.label.into() } else { format!("{} ({})", self.label, self.unit) }
     }
@@ -67,7 +67,7 @@ pub struct Seed {
     pub subject: &'static str,
     #[serde(deserialize_with = "serial::word")]
     pub author: &'static str,
-    /// Date, as `2021-08-10`.
+    /// Date in the form `2021-08-10`.
     #[serde(deserialize_with = "serial::word")]
     pub date: &'static str,
     /// Message-ID of the first mail.
@@ -87,22 +87,22 @@ pub struct Published {
     pub before: f64,
     /// Figure with the patches.
     pub after: f64,
-    /// Change as the mails give it.
+    /// Change in percent that the mails name.
     pub change_percent: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Axis {
-    /// `queue depth`.
+    /// Label of the axis, for example `queue depth`.
     #[serde(deserialize_with = "serial::word")]
     pub label: &'static str,
-    /// `I/Os`, or empty.
+    /// Unit of the positions, for example `I/Os`; may be empty.
     #[serde(deserialize_with = "serial::word")]
     pub unit: &'static str,
     pub scale: AxisScale,
 }
 
-/// Spacing of the places on an axis.
+/// Spacing of the positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AxisScale {
@@ -110,14 +110,14 @@ pub enum AxisScale {
     Linear,
     /// Each doubling has the same width.
     Log2,
-    /// Unordered places side by side, drawn as bars.
+    /// Positions are unordered and side by side, drawn as bars.
     Categories,
 }
 
 /// Result of a check.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Check {
-    /// The condition: `after allocates nothing per I/O`.
+    /// The condition, for example `after allocates nothing per I/O`.
     pub name: String,
     pub ok: bool,
     /// The figures that decided the check.
@@ -128,7 +128,7 @@ pub struct Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// All five experiments within two minutes: few points, short turns.
+    /// All five experiments within two minutes, with few points and short turns.
     Quick,
     /// All points and sweeps.
     Full,

@@ -1,18 +1,18 @@
 //! Turns of the arms of one point, in balanced orders: A B D C, B C A D, C D B A, D A C B ...
 //!
-//! Owns the order of turns and the statistics over them. A machine is never quite quiet, and a disturbance lasts longer
-//! than a turn, so that it affects the arms of a round alike.
+//! Owns the order of turns and the statistics over them. A machine is never quite quiet, but a disturbance usually
+//! lasts longer than a turn and so affects the arms of a round alike.
 //!
-//! The address of an arm's memory can matter more than the mechanism that is measured. Each round therefore builds its
+//! The address of an arm's memory can matter more than the mechanism that is measured. Therefore each round builds its
 //! arms anew, warms them up, measures and drops them, and the interval includes the effect of addresses.
 //!
-//! * I1. Each arm has one turn a round; a round that was cut short counts for none of them.
+//! * I1. Each arm has one turn a round. A round that was cut short counts for none of the arms.
 //! * I2. The rounds are whole Williams squares (E. J. Williams, "Experimental designs balanced for the estimation of
-//!   residual effects of treatments", Australian Journal of Scientific Research A 2, 1949): each arm has each place in
-//!   a round equally often, and follows each other arm equally often. The after-effects of an arm (a warm cache, a
-//!   clock frequency) fall on all others alike.
-//! * I3. If a control is wanted, the first arm takes part twice. Its difference from itself is the noise of the
-//!   machine.
+//!   residual effects of treatments", Australian Journal of Scientific Research A 2, 1949): each arm has each position
+//!   in a round equally often, and follows each other arm equally often. So the after-effects of an arm (a warm cache,
+//!   a clock frequency) affect all others alike.
+//! * I3. If a control is wanted, the first arm takes part twice. The difference between its two turns is the noise of
+//!   the machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,13 +30,13 @@ use crate::terms::Metric;
 /// Number and length of the turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Rounds that are measured, at least.
+    /// Least number of rounds that are measured.
     pub rounds: u32,
     pub turn: Duration,
 }
 
 impl Pace {
-    /// Pace of a run whose figures count. All experiments with all sweeps take less than 25 minutes at it
+    /// Pace of a run whose figures count. At this pace all experiments with all sweeps take less than 25 minutes
     /// (`the_turns_of_all_experiments_leave_time_for_the_rest`).
     pub const FULL: Pace = Pace { rounds: 10, turn: Duration::from_millis(60) };
     /// Pace of a quick run, whose figures decide nothing.
@@ -47,20 +47,20 @@ impl Pace {
         (self.turn / 4).min(Duration::from_millis(100))
     }
 
-    /// Returns the rounds of a point with `arms` arms: the wanted number, rounded up to whole Williams squares. Fewer
-    /// than `FEWEST` give no interval anyway and are not rounded.
+    /// Returns the number of rounds of a point with `arms` arms: the wanted number, rounded up to whole Williams
+    /// squares. A number below `FEWEST` gives no interval anyway and is not rounded.
     pub fn rounds_of(&self, arms: usize) -> u32 {
         let square = if arms.is_multiple_of(2) { arms } else { 2 * arms } as u32;
         if self.rounds < FEWEST { self.rounds } else { self.rounds.next_multiple_of(square.max(1)) }
     }
 
-    /// Returns the time of a point with `arms` arms, without building them.
+    /// Returns the time that a point with `arms` arms takes, not counting the building of the arms.
     pub fn of_arms(&self, arms: usize) -> Duration {
         (self.warm_up() + self.turn) * self.rounds_of(arms) * arms as u32
     }
 }
 
-/// Fewest rounds that give an interval. With fewer a control would show nothing.
+/// Least number of rounds that give an interval. With fewer rounds a control would show nothing.
 pub const FEWEST: u32 = 6;
 
 /// Returns the order of the arms in a round: a row of a Williams square, or of its mirror image if `arms` is odd.
@@ -77,7 +77,8 @@ pub fn order(arms: usize, round: usize) -> Vec<usize> {
 pub struct Measured {
     /// Results in the order of the experiment's arms, `None` for those that take no part.
     pub arms: Vec<Option<ArmResult>>,
-    /// A/A control: throughput of the first arm's second run over its first, one ratio per round (I3).
+    /// A/A control: for each round, the ratio of the throughput of the first arm in its second turn to that in its
+    /// first (I3).
     pub control: Vec<f64>,
 }
 
@@ -114,21 +115,21 @@ pub struct What<'a> {
     /// The figure to compare.
     pub metric: Metric,
     pub point: &'a Point,
-    /// The arms that take part, by index.
+    /// Indices of the arms that take part.
     pub arms: &'a [usize],
     /// True to measure the first arm twice (I3).
     pub control: bool,
 }
 
 impl What<'_> {
-    /// Returns the arms, and the first one again if there is a control.
+    /// Returns the indices of the arms, and that of the first one again if there is a control.
     fn with_control(&self) -> Vec<usize> {
         let again = self.arms.first().filter(|_| self.control);
         self.arms.iter().chain(again).copied().collect()
     }
 }
 
-/// Runs one turn of each arm. Returns them in the order of `arms`, or `None` if the run was stopped.
+/// Runs one turn of each arm. Returns the turns in the order of `arms`, or `None` if the run was stopped.
 fn round(
     lab: &Lab,
     experiment: &dyn Experiment,
@@ -148,7 +149,8 @@ fn round(
     }
     for (run, &arm) in runs.iter_mut().zip(arms) {
         let warm = run.turn(TurnEnd::Time(pace.warm_up()));
-        // Checked before the result: an interrupted turn may have failed because of the interruption.
+        // The stop flag is checked before the result, because an interrupted turn may have failed due to the
+        // interruption.
         if lab.stopped() {
             return Ok(None);
         }
@@ -172,7 +174,7 @@ fn round(
     Ok(Some(turns.into_iter().map(|turn| turn.expect("each arm had its turn (I1)")).collect()))
 }
 
-/// Returns the experiment's overhead in this round by arm, in ns of time and of CPU time per I/O.
+/// Returns the experiment's overhead of each arm in this round, in ns of time and in ns of CPU time per I/O.
 fn ways(experiment: &dyn Experiment, point: &Point, arms: &[usize], turns: &[Turn]) -> [Vec<f64>; 2] {
     let spent: [fn(&Turn) -> u64; 2] = [|turn| turn.wall_ns, |turn| turn.cpu_ns];
     spent.map(|spent| {
@@ -197,13 +199,13 @@ struct Samples {
 }
 
 impl Samples {
-    /// Adds a turn, without the experiment's overhead in time and CPU time of each I/O.
+    /// Adds a turn. The experiment's overhead is subtracted from the time and the CPU time of each I/O.
     fn add(&mut self, turn: Turn, metric: Metric, [wall_way, cpu_way]: [f64; 2]) {
         let ios = turn.ios as f64;
         let iops = ios * 1e9 / turn.wall_ns as f64;
         let own_ns = turn.wall_ns as f64 / ios - wall_way;
         let value = match metric.name == Metric::IOPS.name {
-            // Noise can make the overhead longer than the whole I/O; the value is then not a number.
+            // Noise can make the overhead longer than the whole I/O. The value is then not a number.
             true => (own_ns > 0.0).then(|| 1e9 / own_ns),
             false => turn.gauges.get(metric.name).copied(),
         };
@@ -230,7 +232,7 @@ impl Samples {
         let medians = |map: &BTreeMap<&'static str, Vec<f64>>| {
             map.iter().map(|(&name, values)| (name, middle(values))).collect::<BTreeMap<_, _>>()
         };
-        // An arm without a value of the metric is compared in CPU time only.
+        // An arm without a value of the metric is compared only in CPU time.
         let told = |samples: &&Self| samples.values.iter().chain(&self.values).all(|value| value.is_finite());
         let how = if metric.in_points() { change_in_points } else { change };
         ArmResult {
@@ -346,11 +348,12 @@ mod tests {
         let what = What { control: true, ..what(Metric::IOPS, &point, &[0, 1]) };
         let measured = measure(&lab(), &FAKE, &what, PACE, &mut |_| ()).unwrap().expect("it was not stopped");
         assert_eq!(measured.arms.len(), 2, "it is no arm of the table");
-        // Three arms in turns, with the control: two squares of three rounds.
+        // Three arms in turns, and the control, make two squares of three rounds.
         assert_eq!(measured.control, [1.0; 6]);
     }
 
-    /// Counts how often each arm has each place, and directly follows each other one, in the rounds of a point.
+    /// Counts how often each arm has each position in the rounds of a point, and how often it directly follows each
+    /// other arm.
     fn balance(arms: usize, rounds: u32) -> (Vec<u32>, Vec<u32>) {
         let (mut places, mut follows) = (vec![0; arms * arms], vec![0; arms * arms]);
         for round in 0..rounds as usize {

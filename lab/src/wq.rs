@@ -1,11 +1,11 @@
 //! A flood of small work items for worker pools, measured by `sheave-lab wq` and by the experiment io-wq.
 //!
 //! Owns the description of a flood, and the pools that can run it. Each turn makes a pool and rings of its own. The
-//! order of turns is the caller's.
+//! caller decides the order of turns.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`turn`] | one turn: submitters in step, each with the loop of all benches |
+//! | [`turn`] | one turn: submitters that run together, each with the loop of all benches |
 //! | [`side`] | the things measured: the ring, the pool, earlier pools, the kernel |
 //! | [`pool_engine`], [`ring_engine`] | the engines that let the loop drive a pool or a ring |
 //! | [`arms`] | earlier designs of the pool, kept for comparison |
@@ -28,11 +28,11 @@ pub use turn::{PoolFigures, Turn};
 
 #[derive(Clone, Debug)]
 pub struct Flood {
-    /// Queue depth of each submitter.
+    /// Number of items in flight, for each submitter.
     pub depth: u32,
-    /// Items submitted together.
+    /// Number of items submitted together.
     pub batch: u32,
-    /// Maximum of workers.
+    /// Largest number of workers.
     pub workers: u32,
     pub submitters: u32,
     pub work: Work,
@@ -44,7 +44,7 @@ pub struct Flood {
     pub cpus: Vec<usize>,
     /// CPUs of the workers; empty for no pinning.
     pub worker_cpus: Vec<usize>,
-    /// True for a pool without worker threads: the one submitter runs the items while it waits. For counting
+    /// True for a pool without worker threads, in which the only submitter runs the items while it waits. Used to count
     /// instructions.
     pub stepped: bool,
     /// Set by Ctrl-C.
@@ -52,7 +52,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Returns true if submitters and workers have more than one CPU between them, so that both can run at once.
+    /// Returns true if submitters and workers may use more than one CPU in all, so that both can run at once.
     pub fn has_cpus_for_both(&self) -> bool {
         let allowed = sheave_load::cpu::allowed();
         let or_all = |cpus: &[usize]| if cpus.is_empty() { allowed.clone() } else { cpus.to_vec() };
@@ -67,7 +67,7 @@ impl Flood {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Time(Duration),
-    /// A number of items of each submitter.
+    /// The phase ends after this number of items of each submitter.
     Items(u64),
 }
 
@@ -77,7 +77,7 @@ pub enum Work {
     Nop,
     Spin(Duration),
     Sleep(Duration),
-    /// The shape of a web server's workers: of 8 items one waits for a connection, 50 us, and the others read or write
+    /// The shape of a web server's work: of 8 items one waits 50 us for a connection; the others read or write
     /// available data, 2 us each.
     Http,
 }
@@ -107,20 +107,20 @@ impl fmt::Display for Work {
 /// A pool of ours, or a ring over one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// A ring: SQEs with IOSQE_ASYNC, results as CQEs.
+    /// A ring, with SQEs that have IOSQE_ASYNC and results as CQEs.
     Ring,
     /// The pool that rings use, without a ring: one queue per submitter, with stealing.
     Stealing,
-    /// One list under one lock, flags read at each use, as in the kernel's io-wq before the patch.
+    /// One list under one lock. The flags of an item are read at each use, like in the kernel's io-wq before the patch.
     OneList,
-    /// One list under one lock, the flags of an item read once when it is taken.
+    /// One list under one lock. The flags of an item are read once, when it is taken.
     FlagsOnce,
-    /// One list per worker, filled round-robin by submitters; no stealing.
+    /// One list per worker. Submitters fill them round-robin; there is no stealing.
     Sharded,
 }
 
 impl Arm {
-    /// Returns the name on the command line and in JSON.
+    /// Returns the name that the command line and JSON use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",

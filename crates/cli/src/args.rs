@@ -1,6 +1,6 @@
 //! Definition of the command line for clap: names, defaults, help texts and parsers of single values.
 //!
-//! `bench::plan` checks later that the values fit each other and the device.
+//! `bench::plan` checks later that the values fit together and fit the device.
 
 mod bench;
 pub mod control;
@@ -100,7 +100,7 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
-/// A non-breaking blank, which replaces blanks in examples while clap wraps a page.
+/// A non-breaking blank. It replaces the blanks in examples while clap wraps a page.
 const UNBREAKABLE: &str = "\u{a0}";
 
 /// Parses a command line.
@@ -124,7 +124,7 @@ pub fn page(page: &clap::Error) -> String {
     text.replace(UNBREAKABLE, " ")
 }
 
-/// Converts a command line that clap refuses into a failure. Its rendering goes to stderr unchanged.
+/// Converts the error for a command line that clap refuses into a failure. Clap's text goes to stderr unchanged.
 pub fn command_line(err: &clap::Error) -> Failure {
     let text = err.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

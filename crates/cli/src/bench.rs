@@ -2,15 +2,15 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`storage`] | the kind of thing that a spec names |
+//! | [`storage`] | the kind of device that a spec names |
 //! | [`content`] | checks of files that a run would overwrite |
 //! | [`plan`] | the arguments, checked in combination |
 //! | [`subject`] | the device, or the volume and its pool, that a run drives |
-//! | [`worker`] | threads that fill, run and read back in step |
+//! | [`worker`] | threads that fill, run and read back together |
 //! | [`compare`] | alternating turns of two sides |
 //! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | progress and result |
 //!
-//! The loops, and the engines that they drive, belong to `sheave-load`.
+//! The loops, and the engines that they drive, are in `sheave-load`.
 
 mod board;
 mod compare;
@@ -78,7 +78,8 @@ fn bring_in(crew: &Crew, subject: &Subject, traces: Vec<TraceWriter>) -> Result<
     let args = &crew.plan.args;
     let (alive, finished) = mpsc::channel();
     let mut traces = traces.into_iter();
-    // From here on this thread shows the progress. Its CPU time up to now does not count for the run either.
+    // From here on this thread shows the progress. Its CPU time so far does not belong to the run, so it is subtracted
+    // too.
     crew.meter.note_reporter();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -117,14 +118,15 @@ fn bring_in(crew: &Crew, subject: &Subject, traces: Vec<TraceWriter>) -> Result<
     })
 }
 
-/// Ends the process when a thread cannot be started: those already running wait at the gate for all of them.
+/// Ends the process if a thread cannot be started, because the threads that run already wait at the gate for all of
+/// them.
 fn no_thread(err: &std::io::Error) -> ! {
     let failure = Failure::run(format!("cannot start a thread: {err}"));
     output::say(format_args!("{}", failure.fix("raise the limit of processes (ulimit -u), or use fewer --threads")));
     std::process::exit(1);
 }
 
-/// Ends the process when a thread panics, since the others would wait for it at the gate for ever.
+/// Ends the process when a thread panics, because the others would wait for it at the gate for ever.
 struct ExitOnPanic;
 
 impl Drop for ExitOnPanic {
@@ -173,7 +175,8 @@ fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: b
     }
 }
 
-/// Returns the size of the device after the run; a driver may not have noticed that its file was truncated.
+/// Returns the size of the device after the run. It is measured anew, because a driver may not have noticed that its
+/// file was truncated.
 fn size_now(crew: &Crew, subject: &Subject) -> u64 {
     let known = subject.size_bytes();
     match &crew.plan.target {
@@ -185,7 +188,7 @@ fn size_now(crew: &Crew, subject: &Subject) -> u64 {
     }
 }
 
-/// Random identity of a verified run, by which its blocks are told from those of other runs.
+/// Returns a random identity for a verified run, which distinguishes its blocks from those of other runs.
 fn run_id() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).draw()

@@ -1,6 +1,6 @@
 //! Confirmation before something is destroyed.
 //!
-//! On a terminal the user is asked. Elsewhere nothing is destroyed without `--yes`, so that a script has to state it.
+//! On a terminal the user is asked. Elsewhere nothing is destroyed without `--yes`, so that a script must contain it.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -8,8 +8,8 @@ use sheave_daemon::failure::Failure;
 
 use crate::output;
 
-/// Asks for confirmation. `what` describes the loss, in a sentence without its full stop. Returns an error unless it is
-/// confirmed.
+/// Asks for confirmation. `what` describes the loss, in a sentence without its full stop. Returns an error unless the
+/// user confirms.
 pub fn destroy(yes: bool, what: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Control of a daemon by commands. The daemon is [`sheave_daemon`].
+//! Commands that control a daemon. The daemon itself is [`sheave_daemon`].
 //!
 //! | module | holds |
 //! |---|---|

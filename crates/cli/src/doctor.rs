@@ -1,4 +1,5 @@
-//! `sheave doctor`: checks what this machine, and a path on it, provide for Sheave, with advice on what is missing.
+//! `sheave doctor`: checks what this machine, and a path on it, provide for Sheave, and gives advice on what is
+//! missing.
 //!
 //! | module | holds |
 //! |---|---|
@@ -33,7 +34,7 @@ struct Examination {
     checks: Vec<Check>,
 }
 
-/// Runs the checks and prints the result; fails if something keeps `file:` from working.
+/// Runs the checks and prints the result. Fails if `file:` devices cannot work.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut checks = ring::checks();
     checks.extend(machine::checks());

@@ -1,4 +1,4 @@
-//! A file that a command creates as a step of an operation, and removes if that fails.
+//! A file that a command creates as a step of an operation, and removes if the operation fails.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use sheave_drivers::host::make_name_durable;
 
 use crate::pool::signature;
 
-/// A file that was created here; removed on drop unless it is kept.
+/// A file that was created here. It is removed on drop unless it is kept.
 ///
-/// Another process may find the file and make a pool of it before this operation fails. So it is removed only if it is
-/// still the file that was created here, nobody has locked it, and it contains no pool.
+/// Another process may find the file and make a pool of it before this operation fails. Therefore it is removed only if
+/// it is still the file that was created here, nobody has locked it, and it contains no pool.
 #[derive(Debug)]
 pub struct Made {
     made: Option<(PathBuf, File)>,
 }
 
 impl Made {
-    /// Creates the file of a pool in a single file, if it is missing and `sized`. Problems with the path are reported
-    /// by the open that follows.
+    /// Creates the file of a pool that consists of a single file, if the file is missing and `sized` is true. Problems
+    /// with the path are reported by the open that follows.
     ///
     /// # Errors
     ///
-    /// The name cannot be made durable, which it must be before the pool is.
+    /// Returns an error if the name cannot be made durable, which must happen before the pool is durable.
     pub fn begin(place: &PoolPlace, sized: bool) -> Result<Self, Failure> {
         place.single_path().filter(|_| sized).map_or(Ok(Self { made: None }), Self::file)
     }
@@ -34,7 +34,7 @@ impl Made {
     ///
     /// # Errors
     ///
-    /// Those of [`Made::begin`].
+    /// Returns the same errors as [`Made::begin`].
     pub fn file(path: &Path) -> Result<Self, Failure> {
         let open = || File::options().read(true).write(true).create_new(true).open(path).ok();
         let made = (!path.exists()).then(open).flatten().map(|file| (path.to_owned(), file));
@@ -57,10 +57,10 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let Some((path, file)) = self.made.take() else { return };
-        // With this lock nobody else can claim the file.
+        // While this lock is held, no other process can claim the file.
         let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if leads_to(&path, &file) && is_free && !signature::is_of_pool(&path) {
-            // Ignored, since the caller already returns the error that led here.
+            // The error is ignored, because the caller already returns the one that led here.
             let _ = fs::remove_file(path);
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         drop(begin(&place, true));
         assert!(path.exists(), "it was there before");
 
-        // Another process locked it, replaced it, or made a pool of it.
+        // Here another process has locked the file, replaced it, or made a pool of it.
         fs::remove_file(&path).expect("removed");
         let made = begin(&place, true);
         let other = File::open(&path).expect("opened");

@@ -7,13 +7,13 @@
 //! | 0 | done; a run that Ctrl-C ended early and that found nothing wrong counts as done |
 //! | 1 | it failed: an I/O error, a wrong block, a device that cannot be opened, a check that found something |
 //! | 2 | the command line or a device spec cannot be understood, or `--yes` is needed |
-//! | 0 to 3 | `sheave status` has its own: ok, warning, critical, no server could be asked |
-//! | that of the command | what `serve --run` has run ended with it |
+//! | 0 to 3 | `sheave status` only: ok, warning, critical, no server could be queried |
+//! | that of the command | `serve --run` returns the exit code of the command that it has run |
 //! | 130 | Ctrl-C ended a copy, and what it had begun was undone; or a second one gave up waiting for I/O in flight |
 //!
-//! Results go to stdout, everything else to stderr, so that `--json` can be piped. With `--json` a failure is an object
-//! on stdout, too, when there is no result. A result that stdout does not take (a full disk) is a failure; a reader
-//! that has gone away is none.
+//! Results go to stdout, everything else to stderr, so that the output of `--json` can be piped. With `--json`, a
+//! failure is an object on stdout too, if there is no result. It is a failure if a result cannot be written to stdout
+//! (a full disk). It is none if the reader of stdout has gone away.
 
 mod args;
 mod bench;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             }
             Err(refused) => {
                 let failure = args::command_line(&refused);
-                // clap's own output is better for people: it has colours and shows the usage.
+                // Clap's own output is better for people, because it has colours and shows the usage.
                 let _ = refused.print();
                 output::failure_json(&failure, wants_json);
                 return failure.exit_code();

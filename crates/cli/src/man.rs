@@ -1,8 +1,8 @@
 //! `sheave man` and `sheave completions`: manual pages and shell completions, generated from the definition of the
 //! arguments.
 //!
-//! A page has the content of `--help`. The end of that is split into sections: examples, whose lines are kept, the exit
-//! code, and notes.
+//! A page has the contents of `--help`. The end of the help text is split into sections: examples, whose lines are
+//! kept, the exit code, and notes.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use sheave_daemon::failure::Failure;
 use crate::args::Cli;
 use crate::output;
 
-/// `sheave man`.
+/// Runs `sheave man`.
 pub fn pages(dir: &Path) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::run(format!("cannot write the pages to {}: {error}", dir.display()))
@@ -37,7 +37,7 @@ pub fn pages(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `sheave completions`.
+/// Runs `sheave completions`.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "sheave", &mut script);

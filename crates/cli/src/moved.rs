@@ -1,6 +1,6 @@
-//! Commands of `sheave-lab` that a user may look for here.
+//! Commands of `sheave-lab` that users may look for in `sheave`.
 //!
-//! Checked before the command line is parsed, because the options of such a command are unknown here too.
+//! They are checked before the command line is parsed, because `sheave` does not know their options either.
 
 use std::ffi::OsString;
 

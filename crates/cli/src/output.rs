@@ -1,4 +1,4 @@
-//! Output of results on stdout, as in all programs here ([`sheave_load::output`]), with the failures of this command.
+//! Output of results on stdout, like in all programs here ([`sheave_load::output`]), with the failures of this command.
 //!
 //! O1. With `--json`, stdout gets exactly one JSON value: the result, or the failure if there was no result.
 
@@ -12,17 +12,17 @@ use sheave_daemon::failure::Failure;
 
 pub use sheave_load::output::{is_read, text};
 
-/// A JSON value was written (O1).
+/// True after a JSON value was written (O1).
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Writes exactly one JSON object to stdout.
 pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
-    // Relaxed: the main thread alone writes results.
+    // Relaxed: only the main thread writes results.
     WRITTEN.store(true, Ordering::Relaxed);
     Ok(sheave_load::output::json(value)?)
 }
 
-/// Formats a time in the unit that suits it.
+/// Formats a time in a suitable unit.
 pub fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -32,7 +32,7 @@ pub fn span(seconds: u64) -> String {
     }
 }
 
-/// Replaces control characters, which a terminal would execute.
+/// Replaces control characters, because a terminal would interpret them.
 pub fn plain(name: &str) -> String {
     name.chars().map(|sign| if sign.is_control() { '?' } else { sign }).collect()
 }
@@ -42,12 +42,12 @@ pub fn say(text: impl fmt::Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
 
-/// `--quiet` was given.
+/// True if `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Suppresses notes from now on.
 pub fn be_quiet() {
-    // Relaxed: the main thread alone sets it, before it does anything else.
+    // Relaxed: only the main thread sets it, before it does anything else.
     QUIET.store(true, Ordering::Relaxed);
 }
 
@@ -69,7 +69,7 @@ pub fn warn(words: &[String]) {
     words.iter().for_each(|word| say(format_args!("sheave: warning: {word}\n")));
 }
 
-/// Writes the failure as JSON, if JSON was asked for and nothing was written yet (O1).
+/// Writes the failure as JSON, if JSON was requested and nothing was written yet (O1).
 pub fn failure_json(failure: &Failure, wants_json: bool) {
     // Relaxed: as above.
     if wants_json && !WRITTEN.load(Ordering::Relaxed) {

@@ -1,7 +1,8 @@
-//! `--wait`: how long a command waits for a pool that another process holds.
+//! `--wait`: the time for which a command waits for a pool that another process holds.
 //!
-//! Owns the time limit, which is set once, before the command does anything. Polls, because there is no notification
-//! when the lock of a file is released, and a queue would be something that a killed process could leave behind.
+//! Owns the time limit, which is set once, before the command does anything. It polls, because there is no notification
+//! when the lock of a file is released. A queue of waiting processes would be no alternative, because a killed process
+//! could leave its entry behind.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -18,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 static LONGEST: OnceLock<Duration> = OnceLock::new();
 
-/// Sets the time limit; `None` means not to wait.
+/// Sets the time limit. With `None` commands do not wait.
 pub fn set(longest: Option<Duration>) {
     if let Some(longest) = longest {
         // Fails only on a second call; the command line is parsed once.
@@ -26,7 +27,8 @@ pub fn set(longest: Option<Duration>) {
     }
 }
 
-/// Repeats `attempt` until it no longer fails as busy, or the time is over; the failure then names the holder.
+/// Repeats `attempt` until it no longer fails as busy, or until the time is over. In the second case the failure names
+/// the holder.
 pub fn until_free<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let first = attempt();
     let (Some(longest), Err(busy)) = (LONGEST.get(), &first) else { return first };
@@ -46,7 +48,7 @@ pub fn until_free<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<
             Err(busy) if busy.is_busy() && since.elapsed() < *longest => {}
             Err(busy) if busy.is_busy() => return Err(busy.after(since.elapsed())),
             done => {
-                // The operation that follows may not check the flag, so Ctrl-C must end the process again.
+                // The operation that follows may not check the flag, so from now on Ctrl-C must end the process again.
                 signals::stop_unheard();
                 return done;
             }

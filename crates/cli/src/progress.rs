@@ -1,5 +1,5 @@
-//! Progress of a copy, scrub or check, always on stderr: a bar on a terminal, otherwise a line from time to time, as
-//! JSON if the result is JSON.
+//! Progress of a copy, scrub or check, always on stderr. On a terminal it is a bar, otherwise a line from time to time,
+//! which is JSON if the result is JSON.
 
 pub mod bar;
 
@@ -24,7 +24,7 @@ pub struct Progress {
     what: &'static str,
     style: ProgressStyle,
     bar: Option<ProgressBar>,
-    /// Total bytes, if known.
+    /// Total number of bytes, if known.
     total: Option<u64>,
     done: u64,
     since: Instant,
@@ -37,7 +37,7 @@ pub struct Progress {
 #[derive(Serialize)]
 struct JsonLine {
     phase: &'static str,
-    /// From 0 to 1; null if the total is unknown.
+    /// Completed share from 0 to 1; null if the total is unknown.
     done: Option<f64>,
     eta_s: Option<f64>,
     bytes: u64,
@@ -53,7 +53,7 @@ impl Meter for Progress {
 }
 
 impl Progress {
-    /// Begins; `what` is one word.
+    /// Begins the display. `what` is one word.
     pub fn new(what: &'static str, asked: ProgressStyle, json: bool, total: Option<u64>) -> Self {
         let style = match asked {
             ProgressStyle::Auto if output::is_quiet() => ProgressStyle::None,
@@ -68,7 +68,7 @@ impl Progress {
         Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
     }
 
-    /// Sets a monitor that warns of a pool with little space, now and during the copy.
+    /// Sets a monitor that warns if the pool has little space, now and during the copy.
     pub fn warn(&mut self, warner: Warner) {
         self.warner = Some(warner);
         self.look();
@@ -82,13 +82,13 @@ impl Progress {
         }
     }
 
-    /// Sets the number of bytes done and the estimated total.
+    /// Sets the number of bytes that are done, and the estimated total.
     pub fn set(&mut self, done: u64, total: u64) {
         (self.done, self.total) = (done, Some(total));
         self.show();
     }
 
-    /// Sets the number of bytes done, and the total if known.
+    /// Sets the number of bytes that are done, and the total if known.
     pub fn reach(&mut self, done: u64, total: Option<u64>) {
         self.done = done;
         self.total = total.or(self.total);
@@ -131,7 +131,7 @@ impl Progress {
         self.done as f64 / self.since.elapsed().as_secs_f64().max(1e-9)
     }
 
-    /// Estimates the remaining time, from the pace so far.
+    /// Estimates the remaining time from the pace so far.
     fn eta(&self) -> Option<Duration> {
         let left = self.total?.saturating_sub(self.done) as f64;
         let speed = self.speed();

@@ -1,4 +1,4 @@
-//! Description of a pool's free space; and a warning, once in a command, when it is low.
+//! Description of a pool's free space, and a warning when it is low, at most once in each command.
 //!
 //! Owns the messages. The pool decides when it is low or full.
 
@@ -9,7 +9,7 @@ use sheave_vol::{Pool, SpaceNotice, SpaceState, Watch};
 
 use crate::output;
 
-/// Advice for a pool that is low.
+/// Returns the advice for a pool with little space.
 fn fix(place: &PoolPlace) -> String {
     format!(
         "delete volumes or snapshots (sheave volume list '{place}'), discard what is not needed, or give it more: \
@@ -17,7 +17,7 @@ fn fix(place: &PoolPlace) -> String {
     )
 }
 
-/// A line for `info`.
+/// Returns the line for `info`.
 pub fn words(place: &PoolPlace, info: &PoolJson) -> String {
     let bytes = fmt_bytes(info.low_water_bytes);
     let mark = match (info.low_water.as_str(), info.low_water.strip_suffix('%')) {
@@ -41,12 +41,12 @@ pub struct Warner {
 }
 
 impl Warner {
-    /// A monitor of this pool. Its first check reports the current state too.
+    /// Makes a monitor of this pool. Its first check also reports the current state.
     pub fn new(place: &PoolPlace, pool: &Pool) -> Self {
         Self { place: place.clone(), watch: pool.watch(), said: false }
     }
 
-    /// Checks the pool, and warns if necessary and not done before.
+    /// Checks the pool. Prints a warning if one is necessary and none was printed before.
     pub fn look(&mut self) {
         if let Some(warning) = self.next() {
             output::say(format_args!("{warning}\n"));

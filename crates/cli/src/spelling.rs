@@ -1,12 +1,12 @@
 //! Rewrites common spellings of a command line into the form that is parsed.
 //!
-//! Handles spellings only: a rewritten command line could have no other meaning. Each rule has a row in the tests.
+//! Handles only spellings with one possible meaning. Each rule has a row in the tests.
 //!
-//! * W1. An option with an optional value also takes it as the next word, if that is a valid value.
+//! * W1. An option with an optional value also takes the value from the next word, if that is a valid value.
 //! * W2. `--json` may precede the command.
 //! * W3. A size or time may have a blank before its unit.
-//! * W4. `-v` and `version` alone ask for the version.
-//! * W5. `volume resize` takes its size as `--size`, like `create`.
+//! * W4. `-v` and `version` alone print the version.
+//! * W5. `volume resize` accepts its size as `--size`, like `create`.
 
 use std::ffi::OsString;
 
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Each line means the same as the other one.
+    /// Both lines of each pair have the same meaning.
     #[test]
     fn first_tries_are_understood() {
         for (typed, meant) in [

@@ -5,10 +5,10 @@
 //! | [`rates`] | differences between two readings |
 //! | [`screen`] | state of the display, and its keys |
 //! | [`draw`] | drawing of the display |
-//! | [`text`] | the same as text, for `--once` |
+//! | [`text`] | the same values as text, for `--once` |
 //!
-//! Calls `GetStatistics` in each interval; the daemon counts nothing for it. The terminal is restored at the end: after
-//! a key, a failure, or a panic.
+//! Calls `GetStatistics` in each interval; the daemon counts nothing extra for it. The terminal is restored at the end,
+//! whether a key, a failure or a panic has ended the command.
 
 mod draw;
 mod rates;

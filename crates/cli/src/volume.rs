@@ -5,7 +5,7 @@
 //! | [`manage`] | create, resize, rename, snapshot, clone, rollback, delete |
 //! | [`show`] | list and info |
 //! | [`map`] | extents of a volume |
-//! | [`import`], [`export`] | copies from and to raw images, by [`sheave_daemon::copy`] |
+//! | [`import`], [`export`] | copies from and to raw images, made by [`sheave_daemon::copy`] |
 //! | [`diff`] | differences between volumes |
 //! | [`export_diff`], [`import_diff`] | changes between snapshots, as a stream |
 

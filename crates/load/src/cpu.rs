@@ -40,22 +40,22 @@ pub fn pin_to(cpus: &[usize]) -> rustix::io::Result<()> {
 
 /// CPU time of the whole process except the thread that shows progress.
 ///
-/// The whole process, because a driver may have threads of its own and the kernel may run parts of an I/O on worker
-/// threads that it charges to the process.
+/// It covers the whole process because a driver may have threads of its own, and the kernel may run parts of an I/O on
+/// worker threads that it charges to the process.
 #[derive(Clone, Default)]
 pub struct CpuMeter {
     reporter_ns: Arc<AtomicU64>,
 }
 
 impl CpuMeter {
-    /// Records the CPU time of the reporter; called by its thread at each of its ticks.
+    /// Records the CPU time of the progress thread. That thread calls this at each of its ticks.
     pub fn note_reporter(&self) {
         // Relaxed: a figure by itself, at most one tick old.
         self.reporter_ns.store(nanoseconds(ClockId::ThreadCPUTime), Ordering::Relaxed);
     }
 
     fn now_ns(&self) -> u64 {
-        // Relaxed: as above.
+        // Relaxed: as in `note_reporter`.
         nanoseconds(ClockId::ProcessCPUTime).saturating_sub(self.reporter_ns.load(Ordering::Relaxed))
     }
 

@@ -10,7 +10,7 @@
 
 use crate::error::LoadError;
 
-/// Upper bound on slots (I2); the loops' tables have this size, so that indexing needs no check.
+/// Largest number of slots (I2). The loops' tables have this size, so that indexing needs no check.
 pub const MAX_DEPTH: usize = 4096;
 
 /// A ring that a loop drives.

@@ -9,7 +9,7 @@ pub struct LoadError {
     pub cause: String,
     /// The fix.
     pub fix: Option<String>,
-    /// The arguments make no sense, so that nothing ran.
+    /// True if the arguments make no sense; then nothing ran.
     pub usage: bool,
 }
 

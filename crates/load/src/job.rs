@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`lines`] | the lines of a file, as fio cuts them |
+//! | [`lines`] | the lines of a file, split like fio splits them |
 //! | [`values`] | numbers, sizes and times in fio's grammar |
 //! | [`refused`] | the options that a run cannot do, with the reasons |
 //!
@@ -32,7 +32,7 @@ use lines::{Env, Line};
 use refused::REFUSED;
 use values::{block_size, count, number, only, size, switch, time};
 
-/// Largest job file in bytes: files are written by hand.
+/// Largest size of a job file in bytes. Job files are written by hand, so they are small.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Section with the settings of every job.
@@ -45,36 +45,36 @@ pub struct Job {
     pub name: String,
     /// Path of the file or block device.
     pub filename: Option<String>,
-    /// Bytes of the file that are used.
+    /// Number of bytes of the file that the job uses, from its start.
     pub size: Option<u64>,
-    /// I/O bypasses the page cache.
+    /// True if I/O bypasses the page cache.
     pub direct: bool,
-    /// The pages of the file are dropped from the page cache before the run.
+    /// True if the pages of the file are dropped from the page cache before the run.
     pub invalidate: bool,
     pub rw: Rw,
     /// Percentage of reads of `randrw`.
     pub mix: u8,
-    /// Bytes of one I/O.
+    /// Size of one I/O in bytes.
     pub bs: u32,
-    /// I/Os in flight, per thread.
+    /// Number of I/Os in flight, for each thread.
     pub depth: u32,
-    /// I/Os submitted at a time.
+    /// Number of I/Os submitted at a time.
     pub batch: u32,
-    /// Completions waited for at a time.
+    /// Number of completions waited for at a time.
     pub complete: u32,
-    /// Threads, each with a ring of its own.
+    /// Number of threads, each with a ring of its own.
     pub threads: u32,
-    /// Polls for completions.
+    /// True if the run polls for completions.
     pub poll: bool,
-    /// Registers the buffers.
+    /// True if the buffers are registered with the ring.
     pub fixed_buffers: bool,
-    /// Every write is durable when it ends.
+    /// True if every write is durable when it ends.
     pub dsync: bool,
     /// Longest time of the run.
     pub runtime: Option<Duration>,
     /// Work after which the run ends, if the time does not end it first.
     pub work: Work,
-    /// I/Os per second that each thread starts.
+    /// Number of I/Os per second that each thread starts.
     pub rate: Option<u64>,
     /// Seed of the random offsets.
     pub seed: Option<u64>,
@@ -85,27 +85,27 @@ pub struct Job {
 /// The work of each thread of a job, after which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// The work never ends, only the time does.
+    /// True if only the time ends the run, not an amount of work.
     pub endless: bool,
-    /// Bytes to read or write, if other than the range.
+    /// Number of bytes to read or write, if it differs from the size of the range.
     pub io_size: Option<u64>,
-    /// Most I/Os in each loop.
+    /// Largest number of I/Os in each loop.
     pub ios: Option<u64>,
     /// Number of loops.
     pub loops: u64,
 }
 
 impl Work {
-    /// Returns the I/Os of one thread over a range of whole blocks; `None` if there is no end.
+    /// Returns the number of I/Os that one thread does over a range of `range` bytes, or `None` if there is no end.
     pub fn ios(&self, range: u64, bs: u32) -> Option<u64> {
         let bs = u64::from(bs);
-        // Fio rounds the size down to whole blocks, and goes on until io_size is reached.
+        // Fio rounds the size down to whole blocks, and does I/O until io_size is reached.
         let all = self.io_size.map_or(range / bs, |bytes| bytes.div_ceil(bs));
         (!self.endless).then(|| all.min(self.ios.unwrap_or(u64::MAX)).saturating_mul(self.loops))
     }
 }
 
-/// Settings from the lines that were read so far.
+/// Settings from the lines that have been read so far.
 #[derive(Clone, Debug)]
 struct Draft {
     job: Job,
@@ -145,9 +145,9 @@ impl Default for Draft {
 
 /// An accepted option.
 struct Setting {
-    /// Names in fio.
+    /// Names of the option in fio.
     names: &'static [&'static str],
-    /// The option may stand without a value, which then is 1.
+    /// True if the option may stand without a value; its value is then 1.
     bare: bool,
     /// Parses and stores the value.
     set: fn(&mut Draft, &str) -> Result<(), String>,
@@ -216,8 +216,8 @@ fn sync(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Refuses what fio or Sheave would split: fio ends a name at a colon, a device spec of Sheave at a comma; `-` is stdin
-/// for fio.
+/// Refuses names that fio or Sheave would split or read differently: fio ends a name at a colon and takes `-` for
+/// stdin, and a device spec of Sheave ends at a comma.
 fn filename(text: &str) -> Result<String, String> {
     match text.is_empty() || text == "-" || text.contains([':', ',']) {
         true => Err("expected the path of one file, without : and ,".into()),
@@ -225,7 +225,7 @@ fn filename(text: &str) -> Result<String, String> {
     }
 }
 
-/// Place of an error in a file.
+/// Position of an error in a file.
 struct Place<'a> {
     file: &'a str,
     line: u32,
@@ -259,7 +259,7 @@ impl Job {
         Self::parse_in(file, text, &|name| std::env::var(name).ok())
     }
 
-    /// Like [`Job::parse`], with the given environment variables.
+    /// Same as [`Job::parse`], with the environment variables that `env` returns.
     fn parse_in(file: &str, text: &str, env: Env<'_>) -> Result<Self, LoadError> {
         let (mut draft, mut section) = (Draft::default(), None);
         for (line, text) in (1..).zip(text.lines()) {
@@ -281,17 +281,18 @@ impl Job {
     pub fn spec(&self) -> Option<String> {
         let path = self.filename.as_ref()?;
         let direct = if self.direct { "on" } else { "off" };
-        // The size is for a new file only: an existing one keeps its own, and the job uses its first bytes.
+        // The size is only for a file that does not exist yet. An existing one keeps its size, and the job uses its
+        // first bytes.
         let new = self.size.filter(|_| !Path::new(path).exists());
         let size = new.map_or(String::new(), |bytes| format!(",size={bytes}"));
         Some(format!("file:{path}{size},direct={direct}"))
     }
 
-    /// Refuses a missing path below /dev: a plain file would be created in place of the device.
+    /// Refuses a missing path below /dev, where a plain file would be created instead of the device.
     ///
     /// # Errors
     ///
-    /// Names another way to run the job of the file `of`.
+    /// Returns an error if the path is missing. Its text names another way to run the job of the file `of`.
     pub fn refuse_missing(&self, of: &Path) -> Result<(), LoadError> {
         let Some(path) = self.filename.as_ref().map(Path::new) else { return Ok(()) };
         if !path.starts_with("/dev") || path.exists() {
@@ -355,7 +356,7 @@ impl Draft {
         }
     }
 
-    /// Returns the checks of the whole job: true if it is refused, the cause, and the fix.
+    /// Returns the checks of the whole job. Each has true if the job is refused, then the cause and the fix.
     fn contradictions(&self) -> [(bool, &'static str, &'static str); 12] {
         let Self { job, has_engine, time_based, no_map } = self;
         let (time_based, work) = (*time_based, &job.work);

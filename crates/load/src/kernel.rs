@@ -1,8 +1,9 @@
 //! The kernel's io_uring as a peer: the other side of `--compare kernel`.
 //!
-//! Made as fast as possible, because a slow peer flatters: registered ring, file and buffers, one issuer, deferred task
-//! work where that is faster, no SQ array, one enter per batch, SQEs written in place, and only the fields that differ.
-//! Its NOP is the plain one, which looks up neither file nor buffer.
+//! The peer is made as fast as possible, because a slow peer would make Sheave look better than it is. It has a
+//! registered ring, file and buffers, one issuer, deferred task work where that is faster, and no SQ array. It calls
+//! enter once per batch, and writes SQEs in place and only the fields that differ. Its NOP is the plain one, which
+//! looks up neither file nor buffer.
 //!
 //! * I1. The buffers and the file outlive every request: the loop reaps all it has submitted (looper I1). If a ring is
 //!   dropped earlier, the kernel itself holds pages and files until the requests have ended.
@@ -28,16 +29,16 @@ mod setup;
 use rings::{Params, Rings};
 pub use setup::{Setup, Workers};
 
-/// Ring that [`probe`] sets up.
+/// Kind of ring that [`probe`] sets up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Any ring.
+    /// A ring without setup flags.
     Plain,
-    /// One issuer, deferred task work.
+    /// A ring with one issuer and deferred task work.
     Modern,
 }
 
-/// Sets up a small ring and drops it. Returns the kernel's error.
+/// Sets up a small ring and drops it. Returns the kernel's error if that fails.
 pub fn probe(what: Probe) -> std::io::Result<()> {
     let flags = match what {
         Probe::Plain => 0,
@@ -56,22 +57,22 @@ pub struct KernelRing {
     rings: Rings,
     buffers: Buf,
     base: u64,
-    /// Index 0 of the ring's registered files refers to this; `None` when `nop`.
+    /// Index 0 of the ring's registered files refers to this file; `None` if `nop`.
     _file: Option<File>,
     nop: bool,
     bs: u32,
-    /// Opcodes of a read and a write.
+    /// Opcode of a read, and opcode of a write.
     opcodes: [u8; 2],
     enter: Enter,
-    /// SQEs written and not yet taken by the kernel.
+    /// Number of SQEs that are written and not yet taken by the kernel.
     queued: u32,
 }
 
-/// Arguments of an enter: the ring's registered index if the kernel has that, otherwise its descriptor.
+/// Arguments of an enter: the ring's registered index if the kernel supports that, otherwise its descriptor.
 struct Enter {
     fd: i32,
     flags: u32,
-    /// True with IOPOLL: completions are only found by an enter with GETEVENTS.
+    /// True with IOPOLL, where only an enter with GETEVENTS finds completions.
     polls: bool,
 }
 
@@ -133,15 +134,15 @@ impl Engine for KernelRing {
                 libc::syscall(libc::SYS_io_uring_enter, self.enter.fd, self.queued, wait, flags, nothing, 0usize)
             };
             if let Ok(taken) = u32::try_from(entered) {
-                // SQEs that the kernel has not taken go in with the next enter.
+                // The next enter submits the SQEs that the kernel has not taken.
                 self.queued -= taken.min(self.queued);
                 return Ok(());
             }
             let err = std::io::Error::last_os_error();
             match err.raw_os_error() {
-                // Interrupted by a signal before anything was submitted: repeat.
+                // A signal interrupted the call before anything was submitted, so it is repeated.
                 Some(libc::EINTR) => {}
-                // No room or no memory at the moment: the caller reaps, then calls again.
+                // The kernel has no room or no memory at the moment. The caller reaps and then calls again.
                 Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
                 _ => return Err(LoadError::run(format!("the kernel's io_uring_enter failed: {err}"))),
             }

@@ -1,4 +1,4 @@
-//! The load generator shared by `sheave bench` and `sheave-lab`: everything they compare runs in the same loop.
+//! The load generator shared by `sheave bench` and `sheave-lab`: all sides of their comparisons run in the same loop.
 //!
 //! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
@@ -8,12 +8,12 @@
 //! |---|---|
 //! | [`looper`], [`slots`], [`pattern`], [`pace`] | the measured loop and its parts |
 //! | [`verify`] | blocks that prove themselves, and the loop that checks them |
-//! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
+//! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | the engines that the loops drive: ours, and the peers |
 //! | [`live`] | counts and latencies while a run goes on |
 //! | [`job`] | fio job files |
 //! | [`cpu`] | pinning and CPU time |
-//! | [`rw`], [`error`] | kinds of work, and why a load could not be driven |
-//! | [`value`], [`signals`], [`output`] | what commands share: values of arguments, Ctrl-C, results on stdout |
+//! | [`rw`], [`error`] | kinds of work, and the errors of a load |
+//! | [`value`], [`signals`], [`output`] | shared by the commands: values of arguments, Ctrl-C, results on stdout |
 
 pub mod cpu;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! Counters of a run in progress: each thread writes its own, the reporter reads them at any time.
+//! Counters of a run in progress. Each thread writes its own counters, and the progress thread reads them at any time.
 //!
 //! * I1. Every counter has one writer, which loads and stores it plainly (no read-modify-write). A reader may see
 //!   counters of slightly different moments, which does no harm in a progress display. Final figures are read after the
@@ -28,7 +28,7 @@ pub fn merge(latency: &LiveHist, into: &mut Report) {
     }
 }
 
-/// Returns an empty histogram for reports; three digits are finer than the cells.
+/// Returns an empty histogram for reports. Its three digits are finer than the cells.
 pub fn report_histogram() -> Report {
     let bounds = Report::new_with_bounds(1, middle(LiveHist::values(CELLS - 1)), 3);
     bounds.expect("the bounds are apart and three digits are within what the histogram takes (1 to 5)")
@@ -42,30 +42,30 @@ fn middle(values: RangeInclusive<u64>) -> u64 {
 /// Counters of one thread.
 #[derive(Default)]
 pub struct Counters {
-    /// I/Os done, failed ones included.
+    /// Number of I/Os done, failed ones included.
     pub ios: AtomicU64,
-    /// Of these, writes.
+    /// Number of writes among them.
     pub writes: AtomicU64,
-    /// Calls that submitted at least one I/O.
+    /// Number of calls that submitted at least one I/O.
     pub submits: AtomicU64,
-    /// Calls that found at least one completion.
+    /// Number of calls that found at least one completion.
     pub reaps: AtomicU64,
-    /// I/Os that failed.
+    /// Number of I/Os that failed.
     pub errors: AtomicU64,
 }
 
 /// A copy of counters, or a sum of copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// I/Os done, failed ones included.
+    /// Number of I/Os done, failed ones included.
     pub ios: u64,
-    /// Of these, writes.
+    /// Number of writes among them.
     pub writes: u64,
-    /// Calls that submitted at least one I/O.
+    /// Number of calls that submitted at least one I/O.
     pub submits: u64,
-    /// Calls that found at least one completion.
+    /// Number of calls that found at least one completion.
     pub reaps: u64,
-    /// I/Os that failed.
+    /// Number of I/Os that failed.
     pub errors: u64,
 }
 

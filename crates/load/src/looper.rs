@@ -1,9 +1,9 @@
 //! The measured loop: fill SQEs, submit, reap, again.
 //!
-//! All work in this loop is measured as if the ring did it, so an I/O costs no more here than one step of the pattern,
-//! one store into the slot table, one move through the free queue each way, and a comparison on reaping. The clock is
-//! read once per turn: that moment ends the latencies of the batch that is reaped and starts those of the next one.
-//! Nothing allocates, nothing divides.
+//! All work in this loop is measured as if the ring did it. So the loop does only a little for each I/O: one step of
+//! the pattern, one store into the slot table, one move through the free queue each way, and a comparison on reaping.
+//! The clock is read once per turn: that moment ends the latencies of the batch that is reaped and starts those of the
+//! next one. The loop neither allocates nor divides.
 //!
 //! * I1. No buffer of the engine is in flight when [`Looper::run`] returns, also after failed I/Os.
 //! * I2. The loop checks the stop flag and the deadline and publishes its counters at least every [`LOOK_UP`] while I/O
@@ -24,7 +24,7 @@ use crate::pace::Pace;
 use crate::pattern::Pattern;
 use crate::slots::{InFlight, Slots};
 
-/// Period of those checks (I2).
+/// Longest time between two checks of the stop flag and the deadline (I2).
 pub const LOOK_UP: Duration = Duration::from_millis(5);
 
 /// Counters and latencies that one thread shows to the reporter.
@@ -36,7 +36,7 @@ pub struct Lane {
     pub latency: LiveHist,
 }
 
-/// Conditions under which a loop stops: the first one that holds.
+/// Conditions under which a loop stops. The first one that holds ends it.
 #[derive(Clone)]
 pub struct Until {
     /// Time limit.
@@ -50,26 +50,26 @@ pub struct Until {
 /// A failed I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoError {
-    /// Position in bytes.
+    /// Offset of the I/O on the device, in bytes.
     pub offset: u64,
     /// True for a write.
     pub write: bool,
-    /// `-errno`, or fewer bytes than requested.
+    /// Result of the I/O: `-errno`, or fewer bytes than requested.
     pub result: i32,
 }
 
 /// An engine whose measured loop is compiled in its own crate.
 ///
-/// The measuring programs are generic over engines, and a generic loop is compiled in the crate that calls it: there
-/// every call into the ring is a real call, unless the whole program is optimized at link time. These calls cost 48
+/// The measuring programs are generic over engines, and a generic loop is compiled in the crate that calls it. There
+/// every call into the ring is a real call, unless the whole program is optimized at link time. These calls take 48
 /// instructions per I/O of `null:`, a fifth of the total. [`Driven::run`] is a plain function of each engine, so that
-/// the loop is compiled beside the engine.
+/// the loop is compiled in the engine's crate.
 pub trait Driven: Engine + Sized {
-    /// Runs [`Looper::turns`], compiled beside the engine.
+    /// Runs [`Looper::turns`], compiled in the engine's crate.
     ///
     /// # Errors
     ///
-    /// If the engine cannot go on; a failed I/O is only counted.
+    /// Returns an error if the engine cannot go on. A failed I/O is only counted.
     fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError>;
 }
 
@@ -102,7 +102,7 @@ impl<E: Engine> Looper<E> {
         }
     }
 
-    /// Sets the number of completions to wait for at a time, which is otherwise `batch`.
+    /// Sets the number of completions to wait for at a time. Without this call it is `batch`.
     #[must_use]
     pub fn completing(mut self, complete: u32) -> Self {
         self.complete = complete.clamp(1, self.slots.free().max(1));
@@ -131,8 +131,8 @@ impl<E: Engine> Looper<E> {
         self.counts
     }
 
-    /// Runs until a limit is reached or too many I/Os failed; nothing is in flight afterwards (I1). Call
-    /// [`Driven::run`] instead, which is compiled beside the engine.
+    /// Runs until a limit is reached or too many I/Os failed. Nothing is in flight afterwards (I1). Callers use
+    /// [`Driven::run`] instead, which is compiled in the engine's crate.
     pub fn turns(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         let mut now = self.clock.cycles();
         let look_up = self.clock.ns_to_cycles(LOOK_UP.as_nanos() as u64);
@@ -169,7 +169,7 @@ impl<E: Engine> Looper<E> {
         self.drain()
     }
 
-    /// Returns the number of completions to wait for: 0 while there is room for another batch, as in `t/io_uring`.
+    /// Returns the number of completions to wait for: 0 while there is room for another batch, like in `t/io_uring`.
     #[inline]
     fn wait_for(&self, left: u64) -> u32 {
         let room = left > 0 && self.slots.free() >= self.batch;
@@ -187,7 +187,7 @@ impl<E: Engine> Looper<E> {
 
     #[inline]
     fn prep_due(&mut self, want: u32, pattern: &mut Pattern, mut due: impl FnMut() -> Option<u64>) -> u32 {
-        // A copy, which stays in registers although SQEs are written to memory meanwhile.
+        // This is a copy, so that it stays in registers although SQEs are written to memory meanwhile.
         let mut at = pattern.at.clone();
         let mut slots = self.slots.taker();
         let (mut prepped, mut writes) = (0, 0);
@@ -245,11 +245,11 @@ impl<E: Engine> Looper<E> {
 }
 
 impl<E: Driven> Looper<E> {
-    /// Runs until a limit is reached or too many I/Os failed; nothing is in flight afterwards (I1).
+    /// Runs until a limit is reached or too many I/Os failed. Nothing is in flight afterwards (I1).
     ///
     /// # Errors
     ///
-    /// If the engine cannot go on; a failed I/O is only counted.
+    /// Returns an error if the engine cannot go on. A failed I/O is only counted.
     pub fn run(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         E::run(self, pattern, until, pace)
     }
@@ -269,7 +269,8 @@ mod tests {
     use crate::pace::Pace;
     use crate::rw::Rw;
 
-    /// An engine that completes in order when it must wait, or at once, and fails at given offsets.
+    /// An engine that completes I/Os in order, either only when it must wait or at once, and that fails at given
+    /// offsets.
     struct Toy {
         queue: VecDeque<(u32, i32)>,
         ready: usize,
@@ -395,7 +396,7 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
-    /// An engine that completes at once at almost no cost, so that the loop itself is measured.
+    /// An engine that completes at once and takes next to no time, so that the loop itself is measured.
     struct Nothing {
         slots: [u32; 128],
         queued: usize,

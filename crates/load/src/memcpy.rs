@@ -1,7 +1,7 @@
 //! Peer of `ram:`: a plain loop that copies the same random blocks out of the same memory.
 //!
-//! The memory is the device's own, so that both sides have the same pages, whatever backs them in the system or in the
-//! host of a virtual machine.
+//! The memory is that of the device, so that both sides use the same pages, whatever backs these pages in the system or
+//! in the host of a virtual machine.
 //!
 //! The loop draws blocks with the same generator as the run that it is compared with, into the same number of rotating
 //! buffers. It has no ring, no queue and no latencies: only the copies, and a check of the clock and the stop flag
@@ -33,12 +33,12 @@ impl Memcpy {
         let no_memory =
             |err| LoadError::run(format!("no memory to copy to: {err}")).fix("use a smaller --depth or --bs");
         let mut buffers = Buf::zeroed(depth as usize * bs, 4096).map_err(no_memory)?;
-        // Touches every page, so that page faults are not measured.
+        // Writes every page, so that page faults are not measured.
         buffers.fill(1);
         Ok(Self { memory, buffers, bs, next: 0 })
     }
 
-    /// Copies blocks for `time`, or until `stop` is set. Returns their number.
+    /// Copies blocks for `time`, or until `stop` is set. Returns the number of copied blocks.
     pub fn run(
         &mut self,
         pattern: &mut Pattern,

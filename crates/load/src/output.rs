@@ -1,8 +1,8 @@
 //! Writing results to stdout: a closed pipe must not end the program, and a full disk must not pass for success.
 //!
-//! `println!` panics when the reader is gone (`sheave bench ... | head -1`); a result without a reader is not an error
-//! of the run. A result that could not be written is one: a program calls [`finish`] last, which returns it. Code that
-//! prints without end calls [`is_read`] to see whether to go on.
+//! `println!` panics when the reader is gone (`sheave bench ... | head -1`), but a result without a reader is no error
+//! of the run. A result that could not be written is an error: a program calls [`finish`] last, which returns it. Code
+//! that prints without end calls [`is_read`] to decide if it goes on.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -15,10 +15,10 @@ use crate::error::LoadError;
 
 /// First error of a write to stdout.
 static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
-/// True once the reader of stdout was found to be gone.
+/// True after a write has found that the reader of stdout is gone.
 static GONE: AtomicBool = AtomicBool::new(false);
 
-/// Writes text to stdout as it is.
+/// Writes text to stdout, unchanged.
 pub fn text(text: &str) {
     let mut stdout = io::stdout().lock();
     note(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
@@ -28,7 +28,7 @@ pub fn text(text: &str) {
 pub fn note(written: io::Result<()>) {
     match written {
         Ok(()) => {}
-        // The reader has seen enough.
+        // The reader has closed the pipe because it needs no more.
         // Relaxed: the flag carries nothing but itself.
         Err(err) if err.kind() == io::ErrorKind::BrokenPipe => GONE.store(true, Ordering::Relaxed),
         Err(err) => {
@@ -37,8 +37,8 @@ pub fn note(written: io::Result<()>) {
     }
 }
 
-/// Returns true if more can be printed: no write has failed, and the reader of a pipe is not gone. Notices that also if
-/// nothing was printed in the meantime.
+/// Returns true if more can be printed: no write has failed, and the reader of a pipe is not gone. Also detects that
+/// the reader is gone if nothing was printed meanwhile.
 pub fn is_read() -> bool {
     let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     // Relaxed: as in `note`.
@@ -66,7 +66,7 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), LoadError> {
 ///
 /// # Errors
 ///
-/// The first failed write.
+/// Returns the error of the first write that failed.
 pub fn finish() -> Result<(), LoadError> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         None => Ok(()),

@@ -1,7 +1,7 @@
 //! The times at which I/Os are due: at once, or at a fixed rate.
 //!
-//! * I1. With a rate, I/O `i` is due at `start + i / rate`, however late the earlier ones were: a slow device then has
-//!   long latencies, and not a lighter load.
+//! * I1. With a rate, I/O `i` is due at `start + i / rate`, however late the earlier ones were. So a slow device shows
+//!   long latencies, not a lighter load.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use sheave_base::clock::Clock;
 
 /// Schedule of the I/Os.
 pub enum Pace {
-    /// At once: as fast as possible.
+    /// I/Os are due at once: as fast as possible.
     Unlimited,
-    /// At a fixed rate.
+    /// I/Os are due at a fixed rate.
     Rate(Rate),
 }
 
@@ -19,12 +19,12 @@ pub enum Pace {
 pub struct Rate {
     clock: Clock,
     start: u64,
-    /// Time of the next I/O since `start`, in cycles with [`FRACTION`] more bits.
+    /// Time from `start` to the next I/O, in cycles with [`FRACTION`] more bits.
     next: u64,
     interval: u64,
 }
 
-/// Fraction bits: at 3 GHz the counter lasts for 17 days and the rate is exact to 1e-7.
+/// Number of fraction bits. At 3 GHz the counter lasts for 17 days and the rate is exact to 1e-7.
 const FRACTION: u32 = 12;
 
 impl Pace {
@@ -35,8 +35,8 @@ impl Pace {
         Self::Rate(Rate { clock: clock.clone(), start: clock.cycles(), next: 0, interval })
     }
 
-    /// Returns the time at which the next I/O was due, if that is not after `now` (both in cycles), and counts it as
-    /// started.
+    /// Counts the next I/O as started and returns the time at which it was due, if that time is not after `now`. Both
+    /// times are in cycles.
     pub fn due(&mut self, now: u64) -> Option<u64> {
         match self {
             Self::Unlimited => Some(now),
@@ -44,7 +44,7 @@ impl Pace {
         }
     }
 
-    /// Called when no I/O is due or in flight: passes time, at most until the next I/O is due.
+    /// Waits, at most until the next I/O is due. Called when no I/O is due or in flight.
     pub fn rest(&self, now: u64) {
         if let Self::Rate(rate) = self {
             rate.rest(now);
@@ -57,7 +57,7 @@ impl Rate {
         self.start + (self.next >> FRACTION)
     }
 
-    /// Like [`Pace::due`].
+    /// Same as [`Pace::due`].
     pub fn due(&mut self, now: u64) -> Option<u64> {
         let due = self.next_due();
         if due > now {

@@ -1,7 +1,7 @@
 //! The sequence of blocks, each to be read or written.
 //!
-//! Runs once per I/O in the measured loop, so: no division, no allocation, no branch that is hard to predict. A seed
-//! determines the sequence, so that both sides of a comparison do the same I/O.
+//! A step runs once per I/O in the measured loop. It therefore has no division, no allocation and no branch that is
+//! hard to predict. A seed determines the sequence, so that both sides of a comparison do the same I/O.
 //!
 //! * I1. A block index is below `blocks`, an offset below `base + blocks * bs`.
 
@@ -25,13 +25,13 @@ pub struct Pattern {
     bs: u64,
     blocks: u64,
     random: bool,
-    /// A step reads when the low 32 bits of its random number are below this: 0 never, 2^32 always.
+    /// A step reads if the low 32 bits of its random number are below this number: never with 0, always with 2^32.
     read_below: u64,
-    /// Current place in the sequence. A loop may keep it in registers for a batch.
+    /// Current position in the sequence. A loop may keep it in registers for a batch.
     pub at: Cursor,
 }
 
-/// A place in the sequence of a [`Pattern`].
+/// A position in the sequence of a [`Pattern`].
 #[derive(Clone, Debug)]
 pub struct Cursor {
     rng: Rng,
@@ -65,7 +65,7 @@ impl Pattern {
         step
     }
 
-    /// Returns the step at the place `at` and advances that.
+    /// Returns the step at position `at` and advances `at`.
     #[inline]
     pub fn step_from(&self, at: &mut Cursor) -> Step {
         if self.random {
@@ -79,7 +79,7 @@ impl Pattern {
         Step { block, write: self.read_below == 0 }
     }
 
-    /// Returns the position of a block on the device in bytes.
+    /// Returns the offset of a block on the device, in bytes.
     #[inline]
     pub fn offset(&self, block: u64) -> u64 {
         self.base + block * self.bs

@@ -23,7 +23,7 @@ pub enum Rw {
 impl Rw {
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Randread, Self::Randwrite, Self::Randrw];
 
-    /// Returns the name on the command line and in JSON.
+    /// Returns the name that the command line and JSON use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -34,7 +34,7 @@ impl Rw {
         }
     }
 
-    /// Returns the text for help.
+    /// Returns the description in help texts.
     pub fn what(self) -> &'static str {
         match self {
             Self::Read => "Read from front to back",

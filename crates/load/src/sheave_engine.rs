@@ -1,8 +1,8 @@
 //! Sheave's ring as an engine of the loops.
 //!
 //! SQEs are written in place. An SQ entry keeps its previous content, so one round of NOPs writes the common fields of
-//! all SQEs into every entry; then only the fields that differ between I/Os are written: direction, offset, address,
-//! slot.
+//! all SQEs into every entry. Afterwards only the fields that differ between I/Os are written: direction, offset,
+//! address, slot.
 //!
 //! * I1. The memory of the buffers belongs to the ring when registered, else to `_buffers`, which is dropped after
 //!   the ring (field order); the ring waits for its I/O when it is dropped. So `base` stays valid for the ring's life.
@@ -26,20 +26,20 @@ const MAX_BIOS: u32 = 65_536;
 /// Setup and use of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineOpts {
-    /// Most I/Os in flight.
+    /// Largest number of I/Os in flight.
     pub depth: u32,
-    /// Bytes of an I/O.
+    /// Size of an I/O in bytes.
     pub bs: u32,
-    /// Completions are polled for.
+    /// True to poll for completions.
     pub poll: bool,
-    /// The ring keeps statistics.
+    /// True if the ring keeps statistics.
     pub stats: bool,
-    /// Buffers are registered with the ring.
+    /// True if the buffers are registered with the ring.
     pub fixed_buffers: bool,
-    /// Writes are durable when they end.
+    /// True if writes are durable when they end.
     pub dsync: bool,
-    /// The `ioprio` of each I/O; 0 is none. An I/O with a priority takes the ring's general submission path, with its
-    /// checks.
+    /// The `ioprio` of each I/O; 0 means none. An I/O with a priority is submitted through the ring's general path,
+    /// with all its checks.
     pub ioprio: u16,
 }
 
@@ -63,17 +63,17 @@ pub struct SheaveEngine {
     /// Buffer of the first slot (I1).
     base: *mut u8,
     bs: u32,
-    /// Opcodes of a read and a write.
+    /// Opcode of a read, and opcode of a write.
     opcodes: [u8; 2],
-    /// Writes are durable when they end.
+    /// True if writes are durable when they end.
     dsync: bool,
-    /// Every I/O is a NOP.
+    /// True if every I/O is a NOP.
     nops: bool,
 }
 
 impl SheaveEngine {
-    /// Makes a ring on the calling thread, attached by `attach`. `pieces` is the largest number of bios of one I/O:
-    /// with fewer bios the ring would end some I/Os short.
+    /// Makes a ring on the calling thread; `attach` attaches the file or device. `pieces` is the largest number of bios
+    /// of one I/O: with fewer bios the ring would end some I/Os short.
     pub fn new(
         attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
         pieces: u32,
@@ -82,8 +82,7 @@ impl SheaveEngine {
         Self::built(opts.ring(pieces), attach, opts)
     }
 
-    /// Makes a ring from the caller's builder on the calling thread, otherwise like [`SheaveEngine::new`]; the builder
-    /// comes from [`EngineOpts::ring`].
+    /// Same as [`SheaveEngine::new`], with the caller's builder, which comes from [`EngineOpts::ring`].
     pub fn built(
         builder: RingBuilder,
         attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
@@ -96,7 +95,7 @@ impl SheaveEngine {
         let mut buffers = Buf::zeroed(opts.depth as usize * opts.bs as usize, 4096).map_err(|err| {
             LoadError::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
         })?;
-        // Touched now, so that page faults are not measured.
+        // The buffers are written now, so that page faults are not measured.
         block::fill_plain(&mut buffers);
         let base = buffers.as_mut_ptr();
         let mut own = Some(buffers);
@@ -114,7 +113,7 @@ impl SheaveEngine {
         Ok(Self { ring, _buffers: own, base, bs: opts.bs, opcodes, dsync: opts.dsync, nops: false })
     }
 
-    /// Sends NOPs in place of reads and writes: the ring alone, without any device.
+    /// Sends NOPs instead of reads and writes, so that the ring alone is measured, without any device.
     #[must_use]
     pub fn with_nops(mut self) -> Self {
         self.opcodes = [opcode::NOP; 2];
@@ -122,7 +121,7 @@ impl SheaveEngine {
         self
     }
 
-    /// Returns the ring, for use between turns.
+    /// Returns the ring, for use between runs of the loop.
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -133,12 +132,13 @@ impl SheaveEngine {
     }
 }
 
-/// Leaves `template` in every entry of an empty SQ, by a round of NOPs.
+/// Writes `template` into every entry of an empty SQ, with a round of NOPs.
 fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
     let fail = |err: RingError| LoadError::run(format!("the ring does not even do NOPs: {err}"));
     let entries = ring.sq_space();
     for _ in 0..entries {
-        // A NOP ignores the file and the length. With a priority it is refused, which also leaves its entry as it is.
+        // A NOP ignores the file and the length. A NOP with a priority is refused, which also leaves its entry
+        // unchanged.
         let nop = Sqe { opcode: opcode::NOP, ..*template };
         // SAFETY: a NOP uses no address.
         let pushed = unsafe { ring.push_sqe(&nop) };
@@ -182,7 +182,7 @@ impl Engine for SheaveEngine {
         let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
         match submitted {
             Ok(_) => Ok(()),
-            // Too much is in flight: the loop reaps, then calls again for the rest.
+            // Too much is in flight. The loop reaps and then calls again for the rest.
             Err(RingError::Busy) => Ok(()),
             Err(err) => Err(LoadError::run(format!("the ring refuses to submit: {err}"))),
         }

@@ -13,14 +13,14 @@ struct Stop {
     flag: Arc<AtomicBool>,
     /// Number of users that poll the flag.
     heard_by: usize,
-    /// True without such users: then a signal ends the process, as it does without a handler.
+    /// True if no user polls the flag. Then a signal ends the process, like without a handler.
     unheard: Arc<AtomicBool>,
 }
 
-/// One per process, because handlers stay until its end.
+/// There is one per process, because handlers stay until its end.
 static STOP: Mutex<Option<Stop>> = Mutex::new(None);
 
-/// Returns a flag that Ctrl-C, SIGTERM or SIGHUP sets; the second Ctrl-C ends the process at once. All callers share
+/// Returns a flag that Ctrl-C, SIGTERM or SIGHUP sets. The second Ctrl-C ends the process at once. All callers share
 /// one flag.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     let mut stop = STOP.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +34,8 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     Ok(Arc::clone(&stop.flag))
 }
 
-/// Called by a user that no longer polls the flag. When the last one does, the signals end the process again.
+/// Called by a user that no longer polls the flag. After the last user has called it, the signals end the process
+/// again.
 pub fn stop_unheard() {
     if let Some(stop) = &mut *STOP.lock().unwrap_or_else(PoisonError::into_inner) {
         stop.heard_by -= 1;
@@ -47,16 +48,18 @@ impl Stop {
         let [flag, unheard] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let stop = Stop { flag, heard_by: 0, unheard };
         #[cfg(not(sheave_mesi))]
-        // The simulation of cache lines has its own atomics, which signal-hook cannot set; there a signal ends the
-        // process.
+        // In the simulation of cache lines, atomics are replaced by types that signal-hook cannot set. There a signal
+        // ends the process.
         {
             use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
             use signal_hook::flag;
-            // nohup(1) has it ignored, for work that must outlive its terminal.
+            // nohup(1) starts the process with SIGHUP ignored, for work that must outlive its terminal. Then it stays
+            // ignored.
             let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
             for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-                // In this order: the first signal finds the flag unset, then sets it. A closing terminal sends SIGHUP
-                // twice, itself and through the shell, so a second SIGHUP must not end the process.
+                // Registered in this order, so that the first signal finds the flag unset and then sets it. A closing
+                // terminal sends SIGHUP twice, itself and through the shell, so a second SIGHUP must not end the
+                // process.
                 flag::register_conditional_default(signal, Arc::clone(&stop.unheard))
                     .and_then(|id| match signal {
                         SIGHUP => Ok(id),
@@ -70,7 +73,7 @@ impl Stop {
     }
 }
 
-/// Returns true if the process was started with this signal ignored; false if there is no /proc.
+/// Returns true if the process was started with this signal ignored, and false if that cannot be read from /proc.
 #[cfg(not(sheave_mesi))]
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -79,7 +82,7 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 != 0
 }
 
-/// Makes writes beyond the largest permitted file size (`ulimit -f`) fail with EFBIG, where SIGXFSZ would end the
+/// Makes writes beyond the largest permitted file size (`ulimit -f`) fail with EFBIG, because SIGXFSZ would end the
 /// process in the middle of its I/O. Child processes have the default handling of the signal.
 pub fn survive_file_size_limit() {
     #[cfg(not(sheave_mesi))] // as above
@@ -90,7 +93,7 @@ pub fn survive_file_size_limit() {
     }
 }
 
-/// Reason for which a wait has ended.
+/// The reason why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Ctrl-C or SIGTERM.
@@ -99,7 +102,7 @@ pub enum End {
     Other,
 }
 
-/// Waits for Ctrl-C, SIGTERM or [`Other::tell`]; sleeps, without polling.
+/// Waits for Ctrl-C, SIGTERM or [`Other::tell`]. Waiting sleeps and does not poll.
 #[derive(Debug)]
 pub struct Ender {
     wait: UnixStream,
@@ -123,13 +126,13 @@ pub fn hangups() -> Result<Hangups, LoadError> {
 }
 
 impl Hangups {
-    /// Waits for the next SIGHUP and returns true; returns false if the other end of the socket `end` is closed.
+    /// Waits for the next SIGHUP and returns true. Returns false if the other end of the socket `end` was closed.
     pub fn wait(&mut self, end: &UnixStream) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
         loop {
             let mut polled = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
             if poll(&mut polled, None).is_err() {
-                // Interrupted by a signal, such as the expected one: poll again.
+                // A signal has interrupted the poll, possibly the expected one. The next poll finds it.
                 continue;
             }
             if !polled[1].revents().is_empty() {
@@ -145,7 +148,7 @@ impl Hangups {
 const OTHER: u8 = b'o';
 
 impl Ender {
-    /// Catches the signals from now on.
+    /// Catches Ctrl-C and SIGTERM from now on.
     pub fn new() -> Result<Ender, LoadError> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let failed = |err| LoadError::run(format!("cannot catch signals: {err}"));
@@ -156,7 +159,7 @@ impl Ender {
         Ok(Ender { wait, tell })
     }
 
-    /// Waits for the next end.
+    /// Waits for a signal or for a call of [`Other::tell`], and returns which of them came.
     pub fn wait(&self) -> std::io::Result<End> {
         let mut byte = [0];
         (&self.wait).read_exact(&mut byte)?;
@@ -172,7 +175,7 @@ impl Ender {
 impl Other {
     /// Ends the current wait, or the next one.
     pub fn tell(mut self) {
-        // Fails only if the [`Ender`], which holds the other half, is gone.
+        // The write fails only if the [`Ender`], which holds the other end, is gone.
         let _ = self.0.write_all(&[OTHER]);
     }
 }

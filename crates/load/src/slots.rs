@@ -1,7 +1,7 @@
 //! The slots of one loop: the free ones, and the I/Os of those in flight.
 //!
-//! Free slots rotate first in, first out: the loop then touches all its buffers, like a program whose buffers come from
-//! a pool, and not the same few hot ones. Both sides of a comparison use this order.
+//! Free slots are used first in, first out. So the loop uses all its buffers, like a program whose buffers come from a
+//! pool, and not the same few that are in the CPU cache. Both sides of a comparison use this order.
 //!
 //! * I1. A slot is in the free queue or in flight, never both; `free + in_flight = depth`.
 
@@ -13,14 +13,14 @@ const _: () = assert!(MAX_DEPTH.is_power_of_two(), "the mask stands in for the b
 /// I/O of a slot in flight.
 #[derive(Clone, Copy, Default)]
 pub struct InFlight {
-    /// Time at which it was due, in cycles.
+    /// Time at which the I/O was due, in cycles.
     pub stamp: u64,
-    /// Offset, with the direction in the lowest bit: offsets are multiples of 512.
+    /// Offset in bytes, with true for a write in the lowest bit, which is free because offsets are multiples of 512.
     place: u64,
 }
 
 impl InFlight {
-    /// Makes an I/O at `offset`, due at `stamp`.
+    /// Makes the record of an I/O at `offset` that was due at `stamp`.
     #[inline]
     pub fn new(stamp: u64, write: bool, offset: u64) -> Self {
         debug_assert_eq!(offset % 512, 0, "blocks lie on sectors");
@@ -42,7 +42,7 @@ impl InFlight {
 pub struct Slots {
     free: Box<[u16; MAX_DEPTH]>,
     table: Box<[InFlight; MAX_DEPTH]>,
-    /// Counts of slots taken and of slots freed so far: the ends of the queue, modulo `wrap + 1`.
+    /// Numbers of slots taken and of slots freed so far. They are the two ends of the queue, modulo `wrap + 1`.
     taken: usize,
     freed: usize,
     wrap: usize,
@@ -50,14 +50,14 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Makes `depth` free slots.
+    /// Makes `depth` slots, all free.
     pub fn new(depth: u32) -> Self {
         assert!((1..=MAX_DEPTH as u32).contains(&depth), "the arguments bound the depth");
         let mut free = Box::new([0; MAX_DEPTH]);
         for (index, slot) in free.iter_mut().enumerate() {
             *slot = index as u16;
         }
-        // The queue wraps at the next power of two, so that a shallow loop stays in a few cache lines.
+        // The queue wraps at the next power of two, so that a loop with a small depth uses only a few cache lines.
         let wrap = (depth as usize).next_power_of_two() - 1;
         let table = Box::new([InFlight::default(); MAX_DEPTH]);
         Self { free, table, taken: 0, freed: depth as usize, wrap, depth }
@@ -75,14 +75,14 @@ impl Slots {
         self.depth - self.free()
     }
 
-    /// Borrows the slots to take several: the changing state stays in registers until the result is dropped.
+    /// Borrows the slots for taking several. The changing state stays in registers until the result is dropped.
     #[inline]
     pub fn taker(&mut self) -> Taker<'_> {
         let Self { free, table, taken, freed, wrap, .. } = self;
         Taker { free, table, next: *taken, end: *freed, wrap: *wrap & MASK, taken }
     }
 
-    /// Borrows the slots to free several: the changing state stays in registers until the result is dropped.
+    /// Borrows the slots for freeing several. The changing state stays in registers until the result is dropped.
     #[inline]
     pub fn giver(&mut self) -> Giver<'_> {
         let Self { free, table, freed, wrap, .. } = self;

@@ -1,4 +1,4 @@
-//! Parsers of argument values that the programs share. Each error says what is wrong with the value and shows a right
+//! Parsers of argument values that the programs share. Each error names what is wrong with the value and shows a valid
 //! one.
 
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub fn cpu_list(text: &str) -> Result<CpuList, String> {
 pub struct CpuList(pub Vec<usize>);
 
 impl CpuList {
-    /// Replaces each CPU that this process may not use by one that it may. Returns the list, and a notice if it was
-    /// changed.
+    /// Replaces each CPU that this process may not use by one that it may use. Returns the list, and a notice if the
+    /// list was changed.
     pub fn on_this_machine(self) -> (CpuList, Option<String>) {
         let allowed = cpu::allowed();
         if allowed.is_empty() || self.0.iter().all(|cpu| allowed.contains(cpu)) {

@@ -2,8 +2,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`block`] | what a block of a verified run looks like, and what is wrong with one that does not |
-//! | [`generations`] | how often each block was written, and which are in flight |
+//! | [`block`] | the contents of a block in a verified run, and the kinds of wrong contents |
+//! | [`generations`] | the number of writes of each block, and the blocks in flight |
 //! | [`checker`] | the loop that fills, runs and reads back |
 //! | [`wrong`] | the report of a wrong block |
 

@@ -1,8 +1,8 @@
 //! One connection: its sends and receives on the kernel ring.
 //!
-//! Owns the socket, the headers of the batch that is being sent, and the *staging* buffer, which receives. Does not own
-//! the meaning of the bytes (`queue`). At most one operation sends and one receives at a time, because the bytes of a
-//! stream have an order.
+//! Owns the socket, the headers of the batch that is being sent, and the *staging* buffer, into which bytes are
+//! received. Does not interpret the bytes (`queue` does). At most one operation sends and one receives at a time,
+//! because the bytes of a stream have an order.
 //!
 //! ```text
 //!   Empty -> Connecting -> Shaking -> Up          Empty -> Up: the connection that the device was opened by
@@ -38,26 +38,26 @@ use crate::request::{MAX_HEAD, goodbye};
 use crate::socket;
 use crate::tls::{Secure, Tls};
 
-/// Most bytes of one receive, beside those that go straight into the memory of a read.
+/// Largest number of bytes of one receive, not counting those that go straight into the memory of a read.
 const STAGING_BYTES: usize = 256 << 10;
-/// Bytes for the headers of one send, or for one message of the handshake.
+/// Size in bytes of the buffer for the headers of one send, or for one message of the handshake.
 const OUT_BYTES: usize = 16 << 10;
-/// Most pieces of memory of a request.
+/// Largest number of pieces of memory of a request.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Most pieces of one send: the kernel's limit (UIO_MAXIOV).
+/// Largest number of pieces of one send: the kernel's limit (UIO_MAXIOV).
 const MAX_SEND: usize = 1024;
-/// Size at which a batch takes no more requests with TLS, where all of it is encrypted before it is sent.
+/// Size in bytes from which on a batch takes no more requests with TLS, where all of it is encrypted before it is sent.
 const SECURE_BATCH: usize = 256 << 10;
-/// Load at which a connection is busy: further requests go to another one, if there is one.
+/// Load in bytes from which on a connection is busy. Further requests then go to another connection, if there is one.
 pub(crate) const BUSY_BYTES: u64 = 512 << 10;
-/// Cause of giving up a connection on which a request timed out.
+/// Reason for closing a connection on which a request timed out.
 pub(crate) const OVERDUE: &str = "a request was not answered in time";
-/// Cause of giving up a connection on which a write was answered before all of its data was sent.
+/// Reason for closing a connection on which a write was answered before all of its data was sent.
 pub(crate) const EARLY: &str = "the server answered a write before it had taken its data";
 
 #[cfg(test)]
 thread_local! {
-    /// Largest number of pieces that one send takes. Lowered to simulate kernels before 5.19, which stop at any place
+    /// Largest number of pieces in one send. Tests lower it to simulate kernels before 5.19, which stop at any byte
     /// when the socket is full.
     pub(crate) static MOST_PIECES: std::cell::Cell<usize> = const { std::cell::Cell::new(MAX_SEND) };
 }
@@ -68,7 +68,7 @@ pub(crate) enum Phase {
     Connecting,
     Shaking(Box<Negotiation>),
     Up,
-    /// Given up, while operations on the connection have not ended.
+    /// Being closed: some operations on the connection have not ended.
     Closing,
 }
 
@@ -105,12 +105,12 @@ pub(crate) struct Conn {
     /// Headers of the batch.
     out: Option<Buf>,
     out_len: usize,
-    /// Memory of the batch. The first `gone` pieces are sent.
+    /// Memory of the batch. The first `gone` pieces have been sent.
     pieces: Vec<IoVec>,
     gone: usize,
-    /// Bytes of the batch; with TLS, plain text.
+    /// Number of bytes in the batch; with TLS, of plain text.
     batch_bytes: usize,
-    /// Writes of the batch. The data of the first `released` is sent.
+    /// Writes of the batch. The data of the first `released` writes has been sent.
     holds: Vec<RequestId>,
     /// For each of `holds`, the index of its last piece.
     lasts: Vec<usize>,
@@ -121,9 +121,9 @@ pub(crate) struct Conn {
     into: Vec<IoVec>,
     pub(crate) inbound: Option<Inbound>,
     pub(crate) mode: Mode,
-    /// Bytes requested or sent that the server has not answered.
+    /// Number of bytes requested or sent that the server has not answered.
     pub(crate) load: u64,
-    /// Unanswered reads of at least [`BIG`](crate::request::BIG) bytes.
+    /// Number of unanswered reads of at least [`BIG`](crate::request::BIG) bytes.
     pub(crate) big: u32,
 }
 
@@ -169,8 +169,8 @@ impl Conn {
         self.is_up() && self.sending.is_none()
     }
 
-    /// Returns true if the connection is sending data that was answered already, to a server that may never take it. It
-    /// carries no other request, so none would time out on it.
+    /// Returns true if the connection is sending data of writes that were answered already, to a server that may never
+    /// receive it. The connection carries no other request, so no timeout would end this.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_up() && self.sending.is_some() && self.load == 0
     }
@@ -232,7 +232,7 @@ impl Conn {
         self.timer.into_iter().for_each(|token| _ = rqs.cancel(token));
     }
 
-    /// Gives up the connection: cancels its operations.
+    /// Starts closing the connection: cancels its operations.
     pub(crate) fn close(&mut self, rqs: &mut Polled<'_>) {
         if matches!(self.phase, Phase::Empty) {
             return;
@@ -255,7 +255,8 @@ impl Conn {
         matches!(self.phase, Phase::Empty)
     }
 
-    /// Clears the operation that has `token`, and returns its kind; `None` if it is not this connection's.
+    /// Clears the operation that has `token`, and returns its kind. Returns `None` if the operation belongs to another
+    /// connection.
     pub(crate) fn ended(&mut self, token: OpToken) -> Option<Ended> {
         let all = [
             (&mut self.receiving, Ended::Receive),
@@ -332,8 +333,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Replaces the batch by its records, and by those that rustls itself has produced. Does nothing while records are
-    /// being sent.
+    /// Replaces the batch with its TLS records, and with those that rustls itself has produced. Does nothing while
+    /// records are being sent.
     fn encrypt(&mut self) -> Result<(), String> {
         let Some(secure) = self.secure.as_mut().filter(|secure| !secure.is_sending()) else { return Ok(()) };
         let (mut at, mut from) = (0, 0);
@@ -382,7 +383,8 @@ impl Conn {
         true
     }
 
-    /// Receives the next bytes: awaited data into its read, and the bytes behind it into the staging buffer.
+    /// Receives the next bytes: awaited data into the memory of its read, and the bytes after it into the staging
+    /// buffer.
     pub(crate) fn receive(&mut self, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
         let (Some(fd), None, Phase::Shaking(_) | Phase::Up) = (&self.fd, self.receiving, &self.phase) else {
             return Ok(());
@@ -405,7 +407,8 @@ impl Conn {
             rqs.memory(id, from..to, &mut self.into).map_err(|_| OVERDUE)?;
             holds = Some(id);
         }
-        // With a big read on its way, only a header is received, so that the data does not land in the staging buffer.
+        // While a big read is unanswered, only a header is received, so that the data does not go into the staging
+        // buffer.
         let head = head_bytes(self.mode);
         let most = if self.big > 0 && self.end < head { head } else { STAGING_BYTES };
         let base = staging.as_mut_ptr().wrapping_add(self.end);
@@ -427,7 +430,8 @@ impl Conn {
         self.end = (self.end + many).min(STAGING_BYTES);
     }
 
-    /// Takes the plain text of a record: awaited data goes into its read, the bytes behind it into the staging buffer.
+    /// Takes the plain text of a record: copies awaited data into its read, and the bytes after it into the staging
+    /// buffer.
     pub(crate) fn said(&mut self, data: &[u8], rqs: &Polled<'_>) -> Result<(), &'static str> {
         let mut data = data;
         if let (Some(inbound), true) = (&mut self.inbound, self.start == self.end) {
@@ -460,7 +464,7 @@ impl Conn {
         }
     }
 
-    /// Copies awaited data from the staging buffer into its read. Returns true if all of it is there.
+    /// Copies awaited data from the staging buffer into its read. Returns true if all of the data has arrived.
     pub(crate) fn fill(&mut self, rqs: &Polled<'_>) -> Result<bool, &'static str> {
         let (Some(inbound), Some(staging)) = (&mut self.inbound, &self.staging) else { return Ok(true) };
         let many = (inbound.to - inbound.from).min(self.end - self.start);
@@ -480,7 +484,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Gives up the connection to another owner, if nothing is under way on it.
+    /// Releases the socket to another owner. Returns `None` if something is under way on the connection.
     pub(crate) fn leave(&mut self) -> Option<First> {
         let quiet = self.is_up() && self.load == 0 && self.pieces.is_empty() && self.inbound.is_none();
         let fd = self.fd.take_if(|_| quiet && self.start == self.end)?;
@@ -506,8 +510,8 @@ impl Conn {
     }
 }
 
-/// Chooses the connection for the next batch: the first that is not busy, else the one with the least load. Returns
-/// `None` while the candidates are sending.
+/// Chooses the connection for the next batch: the first one that is not busy, or else the one with the least load.
+/// Returns `None` if the connections that could be chosen are all sending.
 pub(crate) fn choose(conns: &[Conn]) -> Option<usize> {
     let mut best: Option<usize> = None;
     for (at, conn) in conns.iter().enumerate().filter(|(_, conn)| conn.is_up()) {

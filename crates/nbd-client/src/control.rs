@@ -1,8 +1,8 @@
 //! A connection with blocking I/O: the first one of a device, and those that query the block status.
 //!
-//! Owns the socket, the handshake, TLS, and the queries of block status. Does not own requests for data, which are the
-//! rings'. The thread that opens a device waits for the handshake, at most `connect=`; the thread that copies a device
-//! waits for each answer, at most `timeout=`.
+//! Owns the socket, the handshake, TLS, and the queries of block status. The rings own requests for data. The thread
+//! that opens a device waits for the handshake, at most `connect=`; the thread that copies a device waits for each
+//! answer, at most `timeout=`.
 //!
 //! Invariants:
 //! - B1: a block status is accepted only if it follows the protocol: one chunk, of the context that was requested, with
@@ -32,18 +32,18 @@ use crate::tls::Secure;
 
 /// Largest number of extents that are kept at a time. The caller queries again from the end of the last one.
 const MAX_EXTENTS: usize = 1 << 16;
-/// Most queries for one list of extents.
+/// Largest number of queries for one list of extents.
 const MAX_ASKED: u32 = 64;
-/// Bytes of one query.
+/// Number of bytes that one query covers.
 const ASK_BYTES: u64 = 1 << 30;
 const MAX_CHUNKS: u32 = 16;
-/// Most extents in one chunk, by the protocol.
+/// Largest number of extents in one chunk, according to the protocol.
 const MAX_IN_CHUNK: u64 = 1 << 20;
-/// Longest error chunk: errno and text length, text, offset.
+/// Length of the longest error chunk: errno and text length, text, offset.
 const MAX_ERROR: u64 = 6 + 4096 + 8;
 const READ_BYTES: usize = 16 << 10;
 
-/// The cause for which a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug)]
 enum Ended {
     Io(io::Error),
@@ -52,19 +52,19 @@ enum Ended {
 }
 
 impl From<io::Error> for Ended {
-    /// Maps EAGAIN to a timeout: that is how the kernel reports the end of a socket's time limit.
+    /// Maps EAGAIN to a timeout, because the kernel reports the end of a socket's time limit with it.
     fn from(error: io::Error) -> Ended {
         let late = error.kind() == io::ErrorKind::WouldBlock;
         Ended::Io(if late { io::ErrorKind::TimedOut.into() } else { error })
     }
 }
 
-/// The cause for which a query has no answer.
+/// The reason why a query has no answer.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The connection is lost.
     Lost(String),
-    /// The server refused, with an errno of the protocol.
+    /// The server refused with an errno of the protocol.
     Refused(u32),
     /// The server violated the protocol.
     Lie(&'static str),
@@ -79,7 +79,7 @@ impl From<Ended> for Fault {
     }
 }
 
-/// The connection that the device was opened by, while no ring has it.
+/// The connection with which the device was opened, as long as no ring has it.
 #[derive(Debug)]
 pub(crate) struct First {
     pub(crate) fd: Arc<OwnedFd>,
@@ -100,12 +100,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Makes the first connection of a device, to the first address of the host that has a server. Later connections go
-    /// to the same address.
+    /// Makes the first connection of a device, to the first address of the host at which a server answers. Later
+    /// connections use the same address.
     ///
     /// # Errors
     ///
-    /// The cause; with several addresses, that of the last.
+    /// Returns the cause. With several addresses it is that of the last one.
     pub(crate) fn first(target: &mut Target) -> Result<(Control, Export), DeviceError> {
         let mut others = std::mem::take(&mut target.others).into_iter();
         loop {
@@ -121,7 +121,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The cause.
+    /// Returns the cause if that fails.
     pub(crate) fn connect(target: &Target, wish: Wish) -> Result<(Control, Export), DeviceError> {
         let failed = |source| DeviceError::Host {
             what: format!("connecting to the {}", target.words()),
@@ -161,14 +161,14 @@ impl Control {
         }
     }
 
-    /// Returns the cause for which a connection with TLS ended. With TLS 1.3 a server checks its client's certificate
-    /// after the client has gone on, so the server's alert may be readable only after the error of a write.
+    /// Returns the reason why a connection with TLS ended. With TLS 1.3 a server checks its client's certificate after
+    /// the client has continued, so the server's alert may be readable only after the error of a write.
     fn why_it_ended(&mut self, ended: Ended, until: Instant) -> Ended {
         let error = match ended {
             Ended::Io(error) if self.secure.is_some() && error.kind() != io::ErrorKind::TimedOut => error,
             ended => return ended,
         };
-        // The first read may return the socket's error once more, and only the next one the bytes before it.
+        // The first read may return the socket's error once more. Only the next read then returns the bytes before it.
         for _ in 0..2 {
             if let Err(Ended::Tls(why)) = self.more(until) {
                 return Ended::Tls(why);
@@ -180,11 +180,11 @@ impl Control {
         ))
     }
 
-    /// Makes a control connection of the first connection, which no ring has taken.
+    /// Turns the first connection, which no ring has taken, into a control connection.
     ///
     /// # Errors
     ///
-    /// This process has too many open files.
+    /// Returns an error if this process has too many open files.
     pub(crate) fn of_first(first: First, target: &Target) -> io::Result<Control> {
         let First { fd, secure, mode, allocation } = first;
         // Another ring may be checking the socket just now, and then has a reference to it.
@@ -193,11 +193,11 @@ impl Control {
         Ok(Control { stream, secure, input: Vec::new(), mode, allocation, cookie: 0 })
     }
 
-    /// Returns the connection for a ring.
+    /// Returns the connection in the form that a ring needs.
     ///
     /// # Errors
     ///
-    /// The server has sent more than it was asked; or the kernel does not remove the timeout.
+    /// Returns an error if the server has sent more than requested, or if the kernel does not remove the timeout.
     pub(crate) fn into_first(self) -> io::Result<First> {
         if !self.input.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the server sent what nobody asked for"));
@@ -280,7 +280,7 @@ impl Control {
         }
     }
 
-    /// Takes the next `N` bytes.
+    /// Returns the next `N` received bytes. Waits for them if necessary.
     fn take<const N: usize>(&mut self, until: Instant) -> Result<[u8; N], Ended> {
         loop {
             if let Some(bytes) = self.input.first_chunk() {
@@ -304,11 +304,11 @@ impl Control {
         Ok(())
     }
 
-    /// Appends the extents from `from` on, as far as a few queries reach, but not beyond `end`.
+    /// Appends the extents from `from` on that a few queries return, but none beyond `end`.
     ///
     /// # Errors
     ///
-    /// The cause. Extents of earlier queries stay in the list.
+    /// Returns the cause. Extents of earlier queries stay in the list.
     pub(crate) fn extents(
         &mut self,
         (from, end): (u64, u64),
@@ -359,8 +359,8 @@ impl Control {
         Err(Fault::Lie("its answer does not come to an end"))
     }
 
-    /// Takes the header of the next chunk. Returns its type, true if it is the last, and its length. A simple reply is
-    /// refused here: it has an error, or no extents.
+    /// Reads the header of the next chunk. Returns its type, true if it is the last, and its length. Refuses simple
+    /// replies, which have an error or no extents.
     fn chunk(&mut self, until: Instant) -> Result<(u16, bool, u64), Fault> {
         const OTHER: Fault = Fault::Lie("it answers what it was not asked");
         loop {
@@ -399,7 +399,7 @@ impl Control {
         }
     }
 
-    /// Takes the extents of a chunk (B1). Returns the number of bytes that the kept extents cover.
+    /// Reads the extents of a chunk (B1). Returns the number of bytes that the kept extents cover.
     fn statuses(
         &mut self,
         extended: bool,
@@ -454,7 +454,7 @@ impl Control {
     }
 }
 
-/// Limits the wait of the next call to the time until `until`.
+/// Sets the timeout of the next call so that it ends at `until`.
 fn limit(stream: &Stream, until: Instant) -> Result<(), Ended> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -1,9 +1,9 @@
 //! The ranges of a read that have arrived.
 //!
-//! Owns the ranges, of which there are few: chunks of a structured reply may come in any order, but servers send them
-//! by offset, and neighbours become one range.
+//! Owns the ranges, of which there are few. Chunks of a structured reply may come in any order, but servers send them
+//! in the order of their offsets, and adjacent ranges are merged.
 
-/// Largest number of ranges that do not touch. A read whose server scatters its chunks more than that fails.
+/// Largest number of ranges that do not touch. A read fails if its server scatters the chunks more than that.
 const MAX_RANGES: usize = 64;
 
 /// Ranges of bytes, in order, of which no two overlap or touch.

@@ -1,8 +1,8 @@
 //! The device: its first connection, its limits and capabilities.
 //!
 //! A device must know its size before a ring attaches it, so opening it makes the first connection. That connection
-//! goes to the first ring, because some servers serve one client, or end when their last client leaves. Until then it
-//! answers queries of block status.
+//! later goes to the first ring, because some servers serve only one client, or end when their last client leaves.
+//! Until then it is used for queries of block status.
 
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ use crate::queue::{self, NbdQueue};
 use crate::shared::Shared;
 use crate::spec::Target;
 
-/// Longest read or write. The block layer splits longer ones.
+/// Length of the longest read or write, in bytes. The block layer splits longer ones.
 const MAX_BYTES: u32 = 1 << 20;
-/// Longest discard.
+/// Length of the longest discard, in bytes.
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
-/// Longest write-zeroes, shorter than a discard because a server may have to write them.
+/// Length of the longest write-zeroes, in bytes. It is shorter than a discard, because a server may have to write the
+/// zeroes.
 const MAX_ZEROES_BYTES: u32 = 32 << 20;
 /// Queue depth of a ring.
 const DEPTH: u16 = 256;
@@ -66,7 +67,8 @@ fn notices(target: &Target, export: &Export) -> Vec<String> {
 }
 
 impl Nbd {
-    /// Returns a connection for queries of block status, and true if it is the first one; or the cause in words.
+    /// Returns a connection for queries of block status, and true if it is the first one. Returns the cause as text if
+    /// there is none.
     fn control(&self) -> Result<(Control, bool), String> {
         let shared = &self.0;
         if let Some(control) = shared.take_control() {
@@ -135,7 +137,8 @@ impl SafeDriver for Nbd {
         }
     }
 
-    /// Queries the metadata context `base:allocation`. Returns no extents, so that all is read, if the server lacks it.
+    /// Queries the metadata context `base:allocation`. If the server lacks it, returns no extents, so that everything
+    /// is read.
     fn extents(&self, from: u64) -> Result<Vec<Extent>, DeviceError> {
         let (shared, mut extents) = (&self.0, Vec::new());
         let words = shared.target.words();

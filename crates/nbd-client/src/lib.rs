@@ -4,8 +4,9 @@
 //! nbd:unix:PATH[,export=NAME]     nbd:HOST:PORT[/EXPORT]     nbd:"unix:/run/a,b.sock",connections=2,timeout=10s
 //! ```
 //!
-//! Written as any outside crate could be: on the traits of `sheave::drivers`, including the unsafe tier, and registered
-//! by [`register`]. Numbers and layouts of the protocol come from `sheave_nbd`, the server's side.
+//! Written like an outside crate could be: on the traits of `sheave::drivers`, including the unsafe tier, and
+//! registered with [`register`]. Numbers and layouts of the protocol come from `sheave_nbd`, which implements the
+//! server's side.
 //!
 //! | module | holds |
 //! |---|---|
@@ -22,17 +23,18 @@
 //! | `conn` | one connection: its sends and receives on the kernel ring |
 //! | `socket` | creation and options of sockets |
 //!
-//! A connection sends all requests of a batch in one operation, with the data of writes from the requests' own memory.
-//! It receives into a buffer of its own, from which short data is copied; data that has not arrived yet is received
-//! straight into the memory of its read, with the next reply behind it.
+//! A connection sends all requests of a batch in one operation; the data of writes is sent from the requests' own
+//! memory. It receives into a buffer of its own, from which short data is copied. Data of a long read that has not
+//! arrived yet is received straight into the memory of that read, and the next reply into the buffer.
 //!
 //! Invariants:
-//! - C1: no bytes of a server panic the driver, make it wait without a bound, or make it allocate beyond what its
-//!   buffers take from the start.
+//! - C1: no bytes of a server make the driver panic, wait without a bound, or allocate more memory than its buffers
+//!   have from the start.
 //! - C2: a flush succeeds only if no write that ended before the flush began can have been lost with a connection since
-//!   the last successful flush (V28 of the contract); `shared` has the bookkeeping.
+//!   the last successful flush (V28 of the contract); `shared` keeps track of that.
 //! - C3: a request that a lost connection left unanswered is sent again on the next one, or times out.
-//! - C4: a server to which a connection is made again has the export of the first connection, or the device is gone.
+//! - C4: after a reconnect the server must have the same export as on the first connection; otherwise the device is
+//!   gone.
 
 // The unit tests use the server of the integration tests, which names this crate as any other program does.
 #[cfg(test)]
@@ -69,7 +71,7 @@ pub mod fuzzing {
 ///
 /// # Errors
 ///
-/// The name is taken.
+/// Returns an error if the name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
     registry.register("nbd", driver::open)?;
     registry.declare("nbd", spec::reaches)

@@ -1,14 +1,14 @@
 //! The client's side of the handshake, from the server's greeting to an export.
 //!
-//! Owns the options agreed so far and the next one to send. Does not own the bytes, nor the time limit. TLS is
-//! requested first, if it is wanted; then extended headers, structured replies, the metadata context for holes, if that
-//! is wanted, and the export with its block sizes. A server that supports only the old option EXPORT_NAME is asked for
-//! the export by that.
+//! Owns the options agreed so far and the next one to send. Does not own the bytes, nor the time limit. If TLS is
+//! wanted, it is requested first. Then follow extended headers, structured replies, the metadata context for holes if
+//! that is wanted, and the export with its block sizes. If a server supports only the old option EXPORT_NAME, the
+//! export is requested with that.
 //!
 //! Invariants:
-//! - N1: a reply is processed when all of it has arrived; none is longer than [`MAX_REPLY`], and a handshake has at
-//!   most [`MAX_REPLIES`].
-//! - N2: nothing is agreed before TLS: STARTTLS is the first option, and plain text behind its answer is an error.
+//! - N1: a reply is processed only when all of it has arrived. No reply is longer than [`MAX_REPLY`], and a handshake
+//!   has at most [`MAX_REPLIES`].
+//! - N2: nothing is agreed before TLS. STARTTLS is the first option, and plain text after its answer is an error.
 
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::wire::{
@@ -18,18 +18,18 @@ use sheave_nbd::wire::{
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Longest data of a reply to an option.
+/// Length of the longest data of a reply to an option.
 pub const MAX_REPLY: usize = 8 << 10;
 const MAX_REPLIES: u32 = 64;
-/// Longest text of a server that an error quotes.
+/// Length of the longest text of a server that an error quotes.
 const MAX_QUOTED: usize = 200;
-/// Zeroes behind the answer to EXPORT_NAME.
+/// Number of zeroes after the answer to EXPORT_NAME.
 const ZEROES: usize = 124;
 /// The second word of a greeting from before there were options.
 const OLDSTYLE: u64 = 0x0000_4202_8186_1253;
-/// Largest request for a server that announces no limit.
+/// Data size of the largest request for a server that announces no limit.
 const DEFAULT_MAX_PAYLOAD: u32 = 32 << 20;
-/// Largest block that the block layer supports.
+/// Size of the largest block that the block layer supports.
 const MAX_BLOCK: u32 = 64 << 10;
 /// The metadata context for holes.
 const ALLOCATION: &str = "base:allocation";
@@ -39,7 +39,7 @@ const ERROR_BIT: u32 = 1 << 31;
 /// The properties of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Transmission flags, which name the server's abilities.
     pub flags: u16,
@@ -47,9 +47,9 @@ pub struct Export {
     pub mode: Mode,
     /// Smallest unit of a request, a power of two.
     pub min_block: u32,
-    /// The unit that costs the server nothing extra, a power of two.
+    /// The unit, a power of two, that the server handles without extra work.
     pub preferred_block: u32,
-    /// Most data of a request.
+    /// Largest number of data bytes in a request.
     pub max_payload: u32,
     /// The export's name, if the server sent it.
     pub name: Option<String>,
@@ -117,7 +117,8 @@ pub struct Negotiation {
 }
 
 impl Negotiation {
-    /// Makes a handshake for the export `wanted`. `contexts` is true to request the metadata context for holes too.
+    /// Makes a handshake for the export `wanted`. If `contexts` is true, the metadata context for holes is requested
+    /// too.
     pub fn new(wanted: &str, tls: Wish, contexts: bool) -> Negotiation {
         let export = Export {
             size: 0,
@@ -134,13 +135,13 @@ impl Negotiation {
         Negotiation { wanted, tls, contexts, asked, zeroes: true, replies: 0, export, told: false }
     }
 
-    /// Processes the front of `input`, and appends the client's answer to `out`. Returns the number of bytes consumed,
-    /// 0 if more are needed, and the result once there is one. The server must send nothing behind it unasked: more
-    /// bytes are an error (N2).
+    /// Processes the front of `input`, and appends the client's answer to `out`. Returns the number of bytes consumed
+    /// (0 if more are needed), and the result once there is one. After the result the server must send nothing unasked:
+    /// further bytes are an error (N2).
     ///
     /// # Errors
     ///
-    /// The cause for which there is no export, and the fix.
+    /// Returns the reason why there is no export, and the fix.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Agreed>), String> {
         let (used, agreed) = match self.asked {
             Asked::Greeting => self.greeted(input, out)?,
@@ -158,7 +159,7 @@ impl Negotiation {
         }
     }
 
-    /// Goes on after TLS has begun.
+    /// Continues the handshake after TLS has begun.
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         debug_assert!(self.asked == Asked::Nothing, "N2: TLS was agreed");
         self.export.secure = true;
@@ -224,7 +225,7 @@ impl Negotiation {
         self.ask(Asked::Context, opt::SET_META_CONTEXT, &data, out);
     }
 
-    /// Goes on once the form of replies is agreed. Metadata contexts need a form with chunks.
+    /// Continues once the form of replies is agreed. Metadata contexts need a form with chunks.
     fn formed(&mut self, mode: Mode, out: &mut Vec<u8>) {
         self.export.mode = mode;
         if self.contexts && mode != Mode::Simple { self.ask_for_context(out) } else { self.ask_to_go(out) }
@@ -270,7 +271,7 @@ impl Negotiation {
             (Asked::Structured, rep::ACK) => self.formed(Mode::Structured, out),
             (Asked::Structured, _) if is_error => self.formed(Mode::Simple, out),
             (Asked::Context, rep::META_CONTEXT) => self.selected(data)?,
-            // Without a context, or with one of no number, the server does not report holes, which it need not.
+            // If there is no context, or one without a number, the server does not report holes, which is permitted.
             (Asked::Context, rep::ACK) => self.ask_to_go(out),
             (Asked::Context, _) if is_error => {
                 self.export.allocation = None;
@@ -281,7 +282,7 @@ impl Negotiation {
         Ok((size_of::<OptionReply>() + len, agreed))
     }
 
-    /// Takes the metadata context that the server selected.
+    /// Processes the server's answer with the selected metadata context.
     fn selected(&mut self, data: &[u8]) -> Result<(), String> {
         match data.split_first_chunk() {
             Some((number, name)) if name == ALLOCATION.as_bytes() && self.export.allocation.is_none() => {
@@ -292,7 +293,7 @@ impl Negotiation {
         }
     }
 
-    /// Takes a property of the export, sent before the server agrees to it.
+    /// Processes a property of the export. Servers send these before they accept the export.
     fn told(&mut self, data: &[u8]) -> Result<(), String> {
         let Some((kind, text)) = data.split_first_chunk() else { return Err("it tells nothing of its export".into()) };
         match u16::from_be_bytes(*kind) {

@@ -1,18 +1,18 @@
-//! One ring's requests: the connections that carry them, their ends, and sending them again.
+//! The requests of one ring: the connections that carry them, their ends, and sending them again.
 //!
 //! ```text
 //!   Down -> Open -> Closing -> Pausing -> Down        Down until a request comes; Pausing with a back-off
 //! ```
 //!
-//! Owns the requests with their cookies, and the ring's connections as a whole: when one of them is lost all are given
-//! up, because a request that is sent again must not overtake those on another connection. A further connection is made
-//! when the present ones have much to do; if that fails, the ring goes on without it for a while.
+//! Owns the requests with their cookies, and the ring's connections as a whole. When one connection is lost, all are
+//! closed, because a request that is sent again must not overtake those on another connection. A further connection is
+//! made when the present ones have much to do; if that fails, the ring goes on without it for a while.
 //!
 //! Invariants:
-//! - Q1: an entry exists from the start of its request to its end; its id is in `waiting`, or `conn` names its
+//! - Q1: an entry exists from the start of its request to its end. Its id is in `waiting`, or `conn` names its
 //!   connection.
-//! - Q2: a cookie names one entry and one sending: a request that is sent again has a new one, so no late answer to the
-//!   first sending passes for its own.
+//! - Q2: a cookie stands for one entry and one sending. A request that is sent again has a new cookie, so a late answer
+//!   to the first sending is not taken for its answer.
 //! - Q3: data that a server sends lies within its read, and no byte of it comes twice (`covered`).
 //! - Q4: only the first connection sends flushes. A connection that is made while the first has not answered for long
 //!   may reach another server, if the address has moved, and nothing would show that the old server is gone.
@@ -34,7 +34,7 @@ use crate::request::{Entry, Waiting};
 use crate::shared::{FIRST_EPOCH, STALE, Shared};
 use crate::socket;
 
-/// Retry delay after a failure; doubled after each that follows.
+/// Retry delay after a failure. It doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Retry delay after an additional connection could not be opened.
@@ -46,8 +46,8 @@ const SHUTDOWN: u32 = 108;
 
 const UNASKED: &str = "the server answered what nobody asked";
 
-/// Returns the number of operations on the kernel ring that a queue with `connections` connections has at a time: each
-/// connection receives, sends or connects, and has a timer; one more is the retry timer.
+/// Returns the largest number of operations on the kernel ring that a queue with `connections` connections has at a
+/// time. Each connection has three: to receive, to send or connect, and a timer. One more is the retry timer.
 pub(crate) fn operations(connections: u16) -> u16 {
     3 * connections + 1
 }
@@ -55,11 +55,11 @@ pub(crate) fn operations(connections: u16) -> u16 {
 /// The state of the connections as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// No connection. One is made when a request comes.
+    /// There is no connection. One is made when a request comes.
     Down,
     /// The first connection is up, or being made.
     Open,
-    /// All connections are given up, and operations on them have not ended.
+    /// All connections are being closed, and some operations on them have not ended.
     Closing,
     /// Waits for the retry timer.
     Pausing(OpToken),
@@ -68,7 +68,7 @@ enum Link {
 #[derive(Debug)]
 pub(crate) struct NbdQueue {
     shared: Arc<Shared>,
-    /// Value of [`Shared`]'s `losses` up to which a flush of this ring has failed (S3).
+    /// Value of [`Shared`]'s `losses` for which a flush of this ring has already failed (S3).
     seen: u64,
     epoch: u64,
     link: Link,
@@ -146,8 +146,8 @@ impl NbdQueue {
         }
     }
 
-    /// Handles a connection that could not be made. The first connection is retried; without another one the ring goes
-    /// on.
+    /// Handles a connection that could not be made. The first connection is retried; without an additional one the ring
+    /// goes on.
     fn failed(&mut self, at: usize, why: &str, rqs: &mut Polled<'_>) {
         let words = self.shared.target.words();
         if at > 0 {
@@ -349,7 +349,7 @@ impl NbdQueue {
         self.conns[at].send(rqs)
     }
 
-    /// Advances the handshake. An error is a refusal by the server.
+    /// Advances the handshake. Returns an error if the server refuses.
     fn shake(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
         let mut out = Vec::new();
         loop {
@@ -455,8 +455,8 @@ impl NbdQueue {
         if item.done { self.answered(slot, marked, rqs) } else { Ok(()) }
     }
 
-    /// Ends a request whose answer is complete. `marked` is true if a write of this batch has counted in `acked`
-    /// already.
+    /// Ends a request whose answer is complete. `marked` is true if `acked` has already been increased for a write of
+    /// this batch of replies.
     fn answered(&mut self, slot: usize, marked: &mut bool, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
         let Some(entry) = self.entries[slot] else { return Err(UNASKED) };
         let mut status = entry.failed.unwrap_or_default();
@@ -571,8 +571,8 @@ impl SafeQueue for NbdQueue {
         if self.overdue { WaitsFor::Now } else { WaitsFor::Nothing }
     }
 
-    /// Ends an overdue request. If it was sent, its late answer would have no owner, so the connections are given up.
-    /// They are also given up if a connection is stuck in a send, behind which the request may have waited.
+    /// Ends an overdue request. If it was sent, its late answer would have no owner, so the connections are closed.
+    /// They are also closed if a connection is stuck in a send, because the request may have waited behind that send.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let id = rq.id();
         if let Some(entry) = self.entries[id.slot()].take_if(|entry| entry.id == id) {

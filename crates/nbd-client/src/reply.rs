@@ -1,7 +1,7 @@
 //! The decoder of replies.
 //!
-//! Owns the three forms: simple, structured and extended. Does not own the meaning of a cookie, nor the check that data
-//! lies within its read: both are the queue's. Nothing here allocates or keeps anything.
+//! Owns the three forms: simple, structured and extended. The queue interprets cookies, and checks that data lies
+//! within its read. Nothing here allocates or keeps anything.
 //!
 //! Invariant:
 //! - R1: [`next`] never needs more than [`MAX_ITEM`] bytes to go on.
@@ -14,18 +14,18 @@ use sheave_nbd::wire::{
 };
 use zerocopy::FromBytes;
 
-/// Longest text of an error.
+/// Length of the longest text of an error.
 const MAX_TEXT: u64 = 4096;
-/// The most bytes that [`next`] looks at: the longest header, an error with its text, and its offset.
+/// Largest number of bytes that [`next`] reads: the longest header, an error with its text, and its offset.
 pub const MAX_ITEM: usize = size_of::<ExtendedReply>() + 6 + MAX_TEXT as usize + 8;
-/// Longest data of one chunk.
+/// Length of the longest data of one chunk.
 const MAX_DATA: u64 = 32 << 20;
 
 // Chunk types that a server never decodes, so `sheave_nbd` has no names for them.
 const OFFSET_HOLE: u16 = 2;
 const ERROR_BIT: u16 = 1 << 15;
 
-/// One reply, or one chunk of a reply, without the data behind it.
+/// One reply, or one chunk of a reply, without the data after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The cookie of the request.
@@ -50,8 +50,8 @@ pub enum What {
     Zeroes(u64, u32),
 }
 
-/// Status for an NBD error. Numbers outside the protocol become `IoErr`: as Linux errnos some would mean "not tried"
-/// (EAGAIN, ECANCELED), which a server must not be able to claim.
+/// Returns the status for an NBD error. Numbers outside the protocol become `IoErr`. As Linux errnos some of them would
+/// mean "not tried" (EAGAIN, ECANCELED), which a server must not be able to claim.
 pub(crate) fn status_of(errno: u32) -> Status {
     match errno {
         // EPERM, EIO, ENOMEM, EINVAL, ENOSPC, EOVERFLOW, ENOTSUP and ESHUTDOWN: all errors of the protocol.
@@ -60,8 +60,8 @@ pub(crate) fn status_of(errno: u32) -> Status {
     }
 }
 
-/// Returns the length of the shortest item that data can follow. A receive of this length leaves the data behind it in
-/// the socket.
+/// Returns the length of the shortest item that data can follow. A receive of this length leaves the data after the
+/// item in the socket.
 pub(crate) fn head_bytes(mode: Mode) -> usize {
     match mode {
         Mode::Simple => size_of::<SimpleReply>(),
@@ -75,7 +75,7 @@ pub(crate) fn head_bytes(mode: Mode) -> usize {
 ///
 /// # Errors
 ///
-/// The server's violation of the protocol. Nothing behind it can be decoded.
+/// Returns the server's violation of the protocol. Nothing after it can be decoded.
 pub fn next(mode: Mode, bytes: &[u8]) -> Result<Option<(usize, Item)>, &'static str> {
     const WRONG: &str = "it sent what is no reply";
     let Some(magic) = bytes.first_chunk() else { return Ok(None) };

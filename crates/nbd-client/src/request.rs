@@ -1,6 +1,6 @@
 //! The state of a request until it ends, the queue of requests to be sent, and the two forms of a header.
 //!
-//! Owns the form and the order of what is sent. The choice of the connection, and of the time, is the queue's.
+//! Owns the form and the order of what is sent. The queue chooses the connection and the time.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,11 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 
 pub(crate) const MAX_HEAD: usize = 32;
-/// A read of this length is received straight into its memory: copying it costs more than another system call.
+/// Length from which on a read is received straight into its memory, because copying would take longer than another
+/// system call.
 pub(crate) const BIG: u32 = 32 << 10;
 
-/// Value of `acked` when a flush was sent: the flush covers the writes up to it.
+/// Value of `acked` when a flush was sent. The flush covers the writes that were counted until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covers(pub(crate) u64);
 
@@ -27,25 +28,26 @@ pub(crate) struct Entry {
     pub(crate) cookie: u64,
     pub(crate) op: Op,
     pub(crate) fua: bool,
-    /// First byte in the export.
+    /// Offset of the first byte in the export.
     pub(crate) at: u64,
     pub(crate) len: u32,
     pub(crate) conn: Option<usize>,
-    /// An error that a chunk reported, while more chunks follow.
+    /// An error that a chunk has reported, while more chunks follow.
     pub(crate) failed: Option<Status>,
     /// Set for a flush that was sent.
     pub(crate) covers: Option<Covers>,
 }
 
 impl Entry {
-    /// Returns data at `offset` of the export as a range of the request, or `None` if it does not lie within a read.
+    /// Converts data at `offset` of the export to a range of the request. Returns `None` if the data does not lie
+    /// within a read.
     pub(crate) fn within(&self, offset: u64, len: u32) -> Option<(u32, u32)> {
         let from = u32::try_from(offset.checked_sub(self.at)?).ok()?;
         let to = from.checked_add(len)?;
         (self.op == Op::Read && from < to && to <= self.len).then_some((from, to))
     }
 
-    /// Returns the bytes that the request adds to the load of its connection.
+    /// Returns the number of bytes that the request adds to the load of its connection.
     pub(crate) fn load(&self) -> u64 {
         let data = if matches!(self.op, Op::Read | Op::Write) { u64::from(self.len) } else { 0 };
         data + MAX_HEAD as u64
@@ -74,7 +76,8 @@ impl Entry {
     }
 }
 
-/// Requests that wait to be sent. Flushes wait apart, because only the first connection may send them (Q4).
+/// Requests that wait to be sent. Flushes are in a list of their own, because only the first connection may send them
+/// (Q4).
 #[derive(Debug)]
 pub(crate) struct Waiting {
     flushes: VecDeque<RequestId>,
@@ -94,7 +97,7 @@ impl Waiting {
         !self.flushes.is_empty()
     }
 
-    /// Returns true if a request waits that any connection may send.
+    /// Returns true if there is a request that any connection may send.
     pub(crate) fn has_others(&self) -> bool {
         !self.others.is_empty()
     }
@@ -113,7 +116,7 @@ impl Waiting {
         self.of(op).push_back(id);
     }
 
-    /// Puts a request that was sent before in front of those that were not.
+    /// Puts a request that was sent before in front of those that were not sent yet.
     pub(crate) fn push_front(&mut self, op: Op, id: RequestId) {
         self.of(op).push_front(id);
     }

@@ -1,25 +1,27 @@
 //! The state that all rings of a device share: the export, and the record of what a lost connection may have lost.
 //!
-//! A server may keep acknowledged writes in a cache, and loses them if it dies. So a flush must not lie across a
-//! reconnect: a flush that the next server answers covers no write that the last server had (C2). The client cannot
-//! know which writes were lost, and their memory has gone back to their owners, so they cannot be sent again: the flush
-//! fails.
+//! A server may keep acknowledged writes in a cache, and loses them if it dies. So a flush that the next server answers
+//! covers no write that the last server had (C2). The client cannot know which writes were lost. Their memory has gone
+//! back to the owners, so they cannot be sent again. Therefore such a flush fails.
 //!
 //! Owns the *marks* of that record, under one lock for all rings. The lock is taken for each batch of replies in which
 //! writes end, for flushes, and when connections come and go; never for reads.
 //!
 //! Invariants:
-//! - S1: `acked` grows before the first write of a batch of replies ends; `clean` is a value that `acked` had when a
-//!   flush was sent that succeeded. While they differ, there are writes that a server may lose.
-//! - S2: a ring that loses a connection of the present *epoch* begins the next. Replies to writes and flushes on a
-//!   connection of an earlier epoch are void: their ring reconnects and sends the requests again. Otherwise a write
-//!   could end, by bytes that the old server had still sent, after another ring has checked for lost writes.
-//! - S3: when an epoch ends with `acked` and `clean` apart, `losses` grows. Each ring's next flush fails once for it; a
-//!   ring that joins later fails one only if no flush has failed for it yet.
-//! - S4: all connections of an epoch are with one run of the server: a server that ends closes its connections before
-//!   it can be started again. A connection that comes up checks whether the server has closed any earlier connection of
-//!   the epoch, and if so ends the epoch, because the ring of the closed connection may not have seen that yet.
-//! - S5: while `acked` and `clean` are apart, some connection of the epoch is open: a ring that leaves hands over one
+//! - S1: `acked` grows before the first write of a batch of replies ends. `clean` is the value that `acked` had when
+//!   the last successful flush was sent. While they differ, there are writes that a server may lose.
+//! - S2: a ring that loses a connection of the present *epoch* begins the next epoch. Replies to writes and flushes on
+//!   a connection of an earlier epoch are void: their ring reconnects and sends the requests again. Otherwise a write
+//!   could end because of bytes that the old server had still sent, after another ring has checked for lost writes.
+//! - S3: when an epoch ends while `acked` and `clean` differ, `losses` grows. The next flush of each ring fails once
+//!   for it. A ring that joins later must fail a flush only if no flush has failed for this loss yet.
+//! - S4: all connections of an epoch are with one run of the server, because a server that ends closes its connections
+//!   before it can be started again. When a connection comes up, it is checked if the server has closed any earlier
+//!   connection of the epoch. If so, the epoch ends, because the ring of the closed connection may not have seen that
+//!   yet.
+//! - S5: while `acked` and `clean` differ, some connection of the epoch is open. A ring that leaves hands over one of
+//!   its connections, unless another one is open or the epoch ends. A ring that joins takes it over, because some
+//!   servers serve only one client at a time.
 //!   of its own, unless another is open or the epoch ends. A ring that joins takes it over, since some servers serve
 //!   one client at a time.
 
@@ -35,19 +37,19 @@ use crate::request::Covers;
 use crate::socket;
 use crate::spec::Target;
 
-/// Most notices that are kept. Further ones would repeat them.
+/// Largest number of notices that are kept. Further ones would repeat them.
 const MAX_NOTICES: usize = 32;
 /// Abilities that an export must still have after a reconnect, if it had them.
 const ABILITIES: u16 =
     tflag::SEND_FLUSH | tflag::SEND_FUA | tflag::SEND_TRIM | tflag::SEND_WRITE_ZEROES | tflag::CAN_MULTI_CONN;
 
-/// Cause of giving up a connection of an earlier epoch.
+/// Reason for closing a connection of an earlier epoch.
 pub(crate) const STALE: &str = "another ring has lost its own";
 
-/// Cause of ending an epoch because the server has closed a connection that its ring has not looked at.
+/// Reason for ending an epoch: the server has closed a connection, and its ring has not noticed that yet.
 const ENDED: &str = "the server has ended one that waited";
 
-/// The epoch of the connection that the device is opened by.
+/// The epoch of the connection with which the device is opened.
 pub(crate) const FIRST_EPOCH: u64 = 0;
 
 #[derive(Debug)]
@@ -63,14 +65,15 @@ struct State {
     acked: u64,
     clean: u64,
     losses: u64,
-    /// Value of `losses` up to which some flush has failed.
+    /// Value of `losses` for which some flush has already failed.
     told: u64,
     rings: u32,
     /// The connections of this epoch that came up (S4).
     up: Vec<Weak<OwnedFd>>,
-    /// A connection without a ring, and its epoch: the one that the device was opened by, or that a ring left (S5).
+    /// A connection without a ring, and its epoch. It is the one with which the device was opened, or one that a ring
+    /// left (S5).
     spare: Option<(u64, First)>,
-    /// A connection for block status, made when the first one cannot serve for it.
+    /// A connection for block status, made when the first one cannot be used for it.
     control: Option<Control>,
     notices: Vec<String>,
 }
@@ -99,7 +102,8 @@ impl Shared {
         self.target.read_only || self.export.has(tflag::READ_ONLY)
     }
 
-    /// Admits a ring. Returns the value of `losses` up to which some flush has failed, so that this ring need not (S3).
+    /// Admits a ring. Returns the value of `losses` for which some flush has already failed, so that this ring need not
+    /// fail one (S3).
     pub(crate) fn join(&self) -> Result<u64, OnlyOne> {
         let multi = self.is_multi();
         let mut state = self.lock();
@@ -111,7 +115,7 @@ impl Shared {
     }
 
     /// Called by a ring that leaves. Returns true if it must hand over a connection (S5). `ours` returns true for
-    /// its own connections.
+    /// connections of that ring.
     pub(crate) fn must_leave_one(&self, epoch: u64, ours: impl Fn(&Arc<OwnedFd>) -> bool) -> bool {
         let mut state = self.lock();
         let is_ours = |fd: &Weak<OwnedFd>| fd.upgrade().is_none_or(|fd| ours(&fd));
@@ -132,14 +136,14 @@ impl Shared {
         self.lock().rings -= 1;
     }
 
-    /// Takes the spare connection with its epoch, if that is the present one.
+    /// Takes the spare connection and its epoch. Returns `None` if that is not the present epoch.
     pub(crate) fn take_spare(&self) -> Option<(u64, First)> {
         let mut state = self.lock();
         let spare = state.spare.take();
         spare.filter(|&(epoch, _)| state.epoch == epoch)
     }
 
-    /// Takes a connection for block status, if one is idle. The bool is true if it is the first one.
+    /// Takes an idle connection for block status, if there is one. The bool is true if it is the first one.
     pub(crate) fn take_control(&self) -> Option<(Control, bool)> {
         let mut state = self.lock();
         // A connection that a ring left has not negotiated the context, and one that S5 needs is left alone.
@@ -166,7 +170,7 @@ impl Shared {
         }
     }
 
-    /// Returns the requirement for TLS of a reconnect: if the first connection used TLS, all do.
+    /// Returns the requirement for TLS of a reconnect. If the first connection used TLS, all connections must.
     pub(crate) fn wish(&self) -> Wish {
         if self.export.secure { Wish::Require } else { self.target.wish() }
     }
@@ -179,7 +183,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// The cause for which the epoch is over. The connection must be given up.
+    /// Returns the reason why the epoch has ended. The connection must be closed.
     pub(crate) fn come_up(&self, epoch: u64, fd: &Arc<OwnedFd>) -> Result<(), &'static str> {
         let mut state = self.lock();
         if state.epoch != epoch {
@@ -192,8 +196,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Counts writes that were answered and are not durable. Returns false if the epoch is over; the replies are void
-    /// then (S2).
+    /// Counts writes that were answered but are not durable. Returns false if the epoch has ended, which makes the
+    /// replies void (S2).
     #[must_use]
     pub(crate) fn acked(&self, epoch: u64) -> bool {
         let mut state = self.lock();
@@ -206,8 +210,8 @@ impl Shared {
         Covers(self.lock().acked)
     }
 
-    /// Records a successful flush reply. Returns false if the connection was replaced since the flush was sent; the
-    /// flush then proves nothing (S2).
+    /// Records a successful reply to a flush. Returns false if the connection was replaced after the flush was sent,
+    /// because the flush then proves nothing (S2).
     #[must_use]
     pub(crate) fn flush_ended(&self, covers: Covers, epoch: u64) -> bool {
         let mut state = self.lock();
@@ -237,9 +241,9 @@ impl Shared {
         state.notice(text);
     }
 
-    /// Returns the status of a flush that is not sent, or `None` if it must be sent. It fails if writes may be lost
-    /// (S3); it succeeds if the server has no flush. Without flushes `clean` never grows, so each loss after a write
-    /// fails the next flush.
+    /// Returns the status of a flush that need not be sent, or `None` if it must be sent. The flush fails if writes may
+    /// be lost (S3), and succeeds if the server has no flush. Without flushes `clean` never grows, so each loss after a
+    /// write fails the next flush.
     pub(crate) fn flush_here(&self, seen: &mut u64) -> Option<Status> {
         let sent = self.export.has(tflag::SEND_FLUSH);
         if !sent {
@@ -263,7 +267,7 @@ impl Shared {
         fails
     }
 
-    /// Returns the difference from the export that the device was opened on, if there is one (C4).
+    /// Returns the difference from the export with which the device was opened, or `None` if there is none (C4).
     pub(crate) fn differs(&self, now: &Export) -> Option<String> {
         let was = &self.export;
         let gone = was.flags & ABILITIES & !now.flags;

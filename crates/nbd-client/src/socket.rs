@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use crate::spec::Place;
 
-/// Kernel buffer of a Unix socket, each way: large enough to send a batch of a few hundred requests in one call.
+/// Size of the kernel buffer of a Unix socket in each direction: large enough to send a batch of a few hundred requests
+/// in one call.
 const BUFFER_BYTES: libc::c_int = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
-/// Unanswered keepalive probes after which a quiet connection counts as lost.
+/// Number of unanswered keepalive probes after which a quiet connection counts as lost.
 const PROBES: libc::c_int = 5;
 
 /// Returns an unconnected socket for `place`, with TCP timeouts derived from the requests' `timeout`.
@@ -37,9 +38,9 @@ pub(crate) fn new(place: &Place, timeout: Duration) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sets large buffers on a Unix socket, and TCP_NODELAY on TCP. TCP buffers are left to the kernel's autotuning, which
-/// a size set here would end, often below what autotuning reaches (`net.core.rmem_max`). Errors are ignored, because
-/// they cost speed alone.
+/// Sets large buffers on a Unix socket, and TCP_NODELAY on TCP. TCP buffers are left to the kernel's autotuning. A size
+/// set here would turn autotuning off, and would often be smaller (`net.core.rmem_max`). Errors are ignored, because
+/// they only make I/O slower.
 fn set_up(fd: &OwnedFd, place: &Place, timeout: Duration) {
     match place {
         Place::Unix(..) => {
@@ -54,9 +55,9 @@ fn set_up(fd: &OwnedFd, place: &Place, timeout: Duration) {
     }
 }
 
-/// Makes the socket fail when the other host has acknowledged nothing for `silence`, and probe it when it is quiet: a
-/// host that is gone sends no error, and its requests must be sent again before they are overdue. At least a second,
-/// because TCP retransmits a lost packet only after a fraction of one.
+/// Makes the socket fail if the other host has acknowledged nothing for `silence`, and makes it probe a quiet
+/// connection. A host that is gone sends no error, and its requests must be sent again before they are overdue. The
+/// time is at least a second, because TCP retransmits a lost packet only after a fraction of a second.
 fn give_up_after(fd: &OwnedFd, silence: Duration) {
     let seconds = |time: Duration, most: u64| time.as_secs().clamp(1, most) as libc::c_int;
     let millis = silence.as_millis().clamp(1000, i32::MAX as u128) as libc::c_int;
@@ -82,7 +83,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects within `within`. `timeout`: that of requests, as in [`new`].
+    /// Connects within the time `within`. `timeout` is that of requests, like in [`new`].
     pub(crate) fn connect(place: &Place, within: Duration, timeout: Duration) -> io::Result<Stream> {
         match place {
             Place::Unix(path, _) => connect_unix(place, path, (within, timeout)).map(Stream::Unix),
@@ -103,7 +104,7 @@ impl Stream {
         }
     }
 
-    /// Sets the timeout of each call.
+    /// Sets the timeout of each following call.
     pub(crate) fn limit(&self, to: Duration) -> io::Result<()> {
         let to = Some(to.max(Duration::from_millis(1)));
         match self {
@@ -164,8 +165,8 @@ pub(crate) fn any_ended(sockets: &[Arc<OwnedFd>]) -> bool {
     }
 }
 
-/// Connects to a Unix socket, and waits at most `within` for the server to accept: the kernel applies the send timeout
-/// to `connect`.
+/// Connects to a Unix socket, and waits at most `within` for the server to accept. That works because the kernel
+/// applies the send timeout to `connect`.
 fn connect_unix(place: &Place, path: &str, (within, timeout): (Duration, Duration)) -> io::Result<UnixStream> {
     let fd = new(place, timeout)?;
     let limit = libc::timeval { tv_sec: within.as_secs() as libc::time_t, tv_usec: within.subsec_micros().into() };

@@ -1,7 +1,7 @@
 //! The grammar of a spec: the server, the export, and the keys.
 //!
-//! Owns all that stands behind `nbd:`. Host names are resolved here, once: the first connection tries each address of a
-//! host in order, and later connections go to the address that the first one reached.
+//! Owns everything that follows `nbd:`. Host names are resolved here, once. The first connection tries each address of
+//! a host in order, and later connections use the address that the first one reached.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -29,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The address of a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// A Unix socket, by its path.
+    /// The path of a Unix socket, and its address.
     Unix(String, UnixAddr),
     /// One address of a host.
     Tcp(SocketAddr),
@@ -75,7 +75,7 @@ pub(crate) struct Target {
     /// Further addresses of the host, until the first connection has reached one of them.
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) export: String,
-    /// Most connections of a ring.
+    /// Largest number of connections of a ring.
     pub(crate) connections: u16,
     pub(crate) timeout: Duration,
     pub(crate) connect: Duration,

@@ -1,7 +1,7 @@
 //! The client's side of TLS: its keys in a spec, and the records of one connection.
 //!
-//! `sheave_nbd::tls` drives rustls for both sides of NBD. Owns the memory that records are received into and sent from.
-//! Nothing here makes a system call.
+//! `sheave_nbd::tls` drives rustls for both sides of NBD. Owns the memory into which records are received and from
+//! which they are sent. Nothing here makes a system call.
 //!
 //! Invariants:
 //! - L1: no text and no `Debug` of this module contains a key, or anything from which one could be derived.
@@ -18,7 +18,7 @@ use sheave_nbd::tls::{self, Fed, Fix, MAX_INCOMING, MAX_PLAIN, RECORD, Records};
 
 use crate::negotiation::Wish;
 
-/// Most bytes of records that are received before they are decrypted.
+/// Largest number of bytes of records that are received before they are decrypted.
 const INCOMING_BYTES: usize = MAX_INCOMING;
 
 /// The TLS part of a spec.
@@ -41,7 +41,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// The key of the spec that is wrong, the cause and the fix.
+    /// Returns the key of the spec that is wrong, with the cause and the fix.
     pub(crate) fn load(wish: Wish, ca: &str, own: Option<(&str, &str)>, host: &str) -> Result<Tls, String> {
         const CA: &str = "Give a PEM file with the certificate of the authority that has issued the server's";
         const CERT: &str = "Give a PEM file with the client's certificate, and those that lead to its authority";
@@ -93,7 +93,7 @@ impl fmt::Debug for Secure {
 }
 
 impl Secure {
-    /// Begins TLS on a connection. Its first record is ready to be sent.
+    /// Begins TLS on a connection. Its first record can then be sent.
     pub(crate) fn new(tls: &Tls) -> Result<Secure, String> {
         let session = UnbufferedClientConnection::new(tls.config.clone(), tls.name.clone());
         let session = session.map_err(|error| format!("TLS cannot begin: {error}"))?;
@@ -119,7 +119,7 @@ impl Secure {
         &mut self.incoming[self.have..]
     }
 
-    /// Decrypts after `many` bytes were received into the room. Plain text goes to `says`.
+    /// Decrypts the records after `many` bytes were received into the room. Passes plain text to `says`.
     pub(crate) fn received(&mut self, many: usize, says: impl FnMut(&[u8])) -> Result<Fed, String> {
         self.have += many;
         let (used, fed) = self.records.turn(&mut self.incoming[..self.have], says, |_, _| Ok(()));
@@ -131,7 +131,7 @@ impl Secure {
         fed.map_err(|why| format!("TLS: {why}"))
     }
 
-    /// Encrypts the plain text that `more` puts into the memory it gets, until it returns 0.
+    /// Encrypts plain text. `more` writes it into the memory that it gets, and is called until it returns 0.
     pub(crate) fn encrypt(&mut self, mut more: impl FnMut(&mut [u8]) -> usize) -> Result<(), String> {
         let Secure { records, incoming, have, plain, .. } = self;
         let mut began = false;

@@ -1,5 +1,5 @@
-//! V28: a flush never lies across a reconnect. A server dies at every byte that it sends or receives, and then forgets
-//! what was not flushed. Whatever happens, the data covered by a successful flush is among what the server has kept.
+//! A flush must not hide the loss of a server (V28). The server dies at every byte that it sends or receives, and then
+//! loses all unflushed data. Whatever happens, the server must have kept the data that a successful flush covers.
 
 mod rig;
 
@@ -12,10 +12,10 @@ use sheave_nbd::handshake::Mode;
 use sheave_nbd::wire::tflag;
 
 const BLOCK: usize = 512;
-/// The second block lies apart, or both would be one request.
+/// Offset of the second block. It is not adjacent to the first, because otherwise both would be one request.
 const SECOND: u64 = 8192;
 
-/// Counts over a run.
+/// Counts of the events in a run.
 #[derive(Debug, Default)]
 struct Seen {
     flushes_failed: u32,
@@ -44,8 +44,8 @@ fn read(ring: &mut Ring, fd: Fd, at: u64) -> u8 {
     buf[0]
 }
 
-/// Writes and flushes, two times, while the server dies. Every write must succeed, because unanswered ones are sent
-/// again; a flush may fail only if the server has died with acknowledged writes.
+/// Runs writes and flushes twice while the server dies. Every write must succeed, because unanswered ones are sent
+/// again. A flush may fail only if the server has died with acknowledged writes.
 fn run(mode: Mode, dies: &[Dies]) -> Option<Seen> {
     let server = Server::start(16 << 10, mode);
     let device = server.open("").expect("opened");
@@ -97,7 +97,7 @@ fn run(mode: Mode, dies: &[Dies]) -> Option<Seen> {
     Some(seen)
 }
 
-/// Returns the bytes that a server sends and receives if it does not die.
+/// Returns the numbers of bytes that a server sends and receives if it does not die.
 fn traffic(mode: Mode) -> Option<(u64, u64)> {
     let server = Server::start(16 << 10, mode);
     let device = server.open("").expect("opened");
@@ -188,8 +188,8 @@ fn what_was_written_with_fua_is_there_after_any_death_and_needs_no_flush() {
     }
 }
 
-/// Returns two rings of a device whose server has died, with an unflushed write of the first ring, and with a
-/// connection of the second.
+/// Returns two rings of a device whose server has died. The first ring has an unflushed write, the second has a
+/// connection.
 fn after_a_loss(device: &Device, server: &Server) -> Option<((Ring, Fd), (Ring, Fd))> {
     let ((mut one, of_one), (mut two, of_two)) = (ring(device)?, ring(device)?);
     assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
@@ -272,8 +272,8 @@ fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
     assert_ne!(flushed, 0, "it was answered by a server that has not what was written");
 }
 
-/// Writes by one ring, drops it, and flushes by the next. `dies`: the server dies in between. Returns the flush's
-/// result.
+/// Writes with one ring, drops it, and flushes with the next ring. If `dies` is true, the server dies in between.
+/// Returns the result of the flush.
 fn flush_after_a_ring_has_gone(server: &Server, dies: bool) -> Option<i32> {
     let device = server.open("").expect("opened");
     let (mut one, of_one) = ring(&device)?;

@@ -1,5 +1,5 @@
-//! The driver against a server that behaves, and against one that does not: the suite for drivers, outages, silence,
-//! lies, an export that has changed, pools.
+//! The driver against a correct server and against a faulty one: the suite for drivers, outages, missing answers, wrong
+//! answers, an export that has changed, pools.
 
 mod rig;
 
@@ -223,7 +223,8 @@ fn a_server_that_lies_loses_the_connection_and_is_asked_again() {
     }
 }
 
-/// Reads 8 KiB at 64 KiB, answered by `forge`. Returns the result, the data, and the number of connections made.
+/// Reads 8 KiB at 64 KiB; the server answers with the bytes of `forge`. Returns the result, the data, and the number of
+/// connections made.
 fn forged_read(forge: fn(&sheave_nbd::Request) -> Vec<u8>) -> Option<(i32, Vec<u8>, u64)> {
     let server = Server::start(MIB, Mode::Structured);
     server.state().cache.fill(7);

@@ -57,8 +57,8 @@ fn passes(spec: String) {
     }
 }
 
-/// nbdkit runs with one thread a connection (`-t1`): of several threads, which all notice that their client has left,
-/// one ends the server by an assertion (nbdkit 1.32, `raw_send_socket`).
+/// nbdkit runs with one thread per connection (`-t1`). With several threads, all notice that their client has left, and
+/// one of them ends the server with an assertion (nbdkit 1.32, `raw_send_socket`).
 #[test]
 fn nbdkit_in_memory_with_simple_and_structured_replies() {
     for more in [&[][..], &["--no-sr"]] {

@@ -1,4 +1,4 @@
-//! Over TCP: a server whose host disappears silently, as when its cable is pulled.
+//! Over TCP: the host of a server disappears silently, like when its cable is pulled.
 #![allow(unsafe_code)] // Attaches a filter to a socket.
 
 mod rig;

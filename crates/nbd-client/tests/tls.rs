@@ -59,8 +59,8 @@ fn nbdkit(socket: &Path, tls: &str, authority: &Authority, more: &[&str]) -> Opt
     start("nbdkit", socket, &[args.as_slice(), more, &["memory", "16M"]].concat())
 }
 
-/// Writes distinct data, flushes and reads it again, in lengths that end within records and that fill many; and once
-/// more after the connection was lost.
+/// Writes distinct data, flushes it and reads it again, in lengths that end within records and that fill many records.
+/// Repeats this after the connection was lost.
 fn holds_data(spec: &str, cut: &mut dyn FnMut()) {
     let device = registry().open(spec).expect("opened");
     let Some((mut ring, fd)) = ring(&device) else { return };
@@ -171,9 +171,9 @@ fn a_server_that_was_secure_is_not_connected_to_in_the_clear() {
     assert!(told.iter().any(|text| text.contains("TLS is required, and it refuses it")), "{told:?}");
 }
 
-/// Starts a server with TLS that answers writes of a MiB, in simple replies, as soon as one byte of each has arrived,
-/// and receives no more of them: the data that waits in its socket shows how many there are. All connections except the
-/// first answer reads.
+/// Starts a server with TLS that answers writes of a MiB with simple replies as soon as one byte of each write has
+/// arrived. It receives nothing more of them; the data that waits in its socket shows their number. All connections
+/// except the first answer reads.
 fn hasty(listener: &UnixListener, config: &Arc<ServerConfig>) {
     for (number, stream) in (0..).zip(listener.incoming()) {
         let (stream, config) = (stream.expect("accepted"), config.clone());

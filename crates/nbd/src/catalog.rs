@@ -1,4 +1,4 @@
-//! Exports of a server, as the handshake looks them up for a client.
+//! Exports of a server, from which the handshake chooses one for a client.
 
 use crate::wire::tflag;
 
@@ -7,7 +7,7 @@ pub const MAX_CONTEXTS: usize = 32;
 /// Maximum number of metadata contexts in one reply to LIST_META_CONTEXT.
 pub const MAX_LISTED: usize = 512;
 
-/// Properties of an export that a client is told.
+/// Properties of an export that a client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
     /// Number that the server uses for the export.
@@ -17,14 +17,14 @@ pub struct ExportInfo {
     pub description: String,
     /// Size in bytes.
     pub size: u64,
-    /// Writes, trims and zeroes are refused.
+    /// True if writes, trims and zeroes are refused.
     pub read_only: bool,
-    /// Ranges of whole blocks can be zeroed quickly, without writing data.
+    /// True if ranges of whole blocks can be zeroed quickly, without writing data.
     pub fast_zero: bool,
-    /// Minimum block size in bytes, a power of two up to 65536. Clients that asked for block sizes align reads, writes,
+    /// Minimum block size in bytes, a power of two up to 65536. Clients that requested block sizes align reads, writes,
     /// trims and zeroes to it.
     pub min_block: u32,
-    /// Request size in bytes, a power of two, from which on no read-modify-write is necessary.
+    /// Request size in bytes, a power of two, from which on a request needs no read-modify-write.
     pub preferred_block: u32,
 }
 
@@ -41,17 +41,17 @@ impl ExportInfo {
 
 /// The exports of a server. Called by the handshake.
 pub trait Catalog {
-    /// Returns the export of this name. An empty name means the default export, if there is one.
+    /// Returns the export with this name. An empty name stands for the default export, if there is one.
     fn find(&self, name: &[u8]) -> Option<ExportInfo>;
 
     /// Calls `each` with name and description of every export.
     fn list(&self, each: &mut dyn FnMut(&str, &str));
 
-    /// Approximate number of exports.
+    /// Returns the approximate number of exports.
     fn exports(&self) -> usize;
 
-    /// Calls `each` with the names of the metadata contexts of an export, the most useful ones first. Clients are told
-    /// the first [`MAX_LISTED`]. There may be more that only [`Catalog::context`] finds.
+    /// Calls `each` with the names of the metadata contexts of an export, the most useful ones first. Clients get the
+    /// first [`MAX_LISTED`]. There may be more contexts, which only [`Catalog::context`] finds.
     fn contexts(&self, export: u32, each: &mut dyn FnMut(&str));
 
     /// Returns the number that the server uses for a metadata context of an export, if it exists.

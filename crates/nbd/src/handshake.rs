@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - H1: data of an option is parsed only when it is complete, and is at most [`MAX_OPTION_BYTES`] long.
-//! - H2: an option is in effect until the next of its kind. All end when TLS begins ([`Handshake::tls_started`]):
-//!   nothing that was negotiated in the clear remains in effect.
+//! - H2: an option is in effect until the next one of its kind. When TLS begins ([`Handshake::tls_started`]), all of
+//!   them end, so that nothing that was negotiated in the clear remains in effect.
 //! - H3: after [`Step::StartTls`] nothing is accepted from the client until TLS has begun.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
@@ -21,7 +21,7 @@ use crate::wire::{
 
 /// Maximum length of an option's data. Longer data is skipped, and the option refused.
 pub const MAX_OPTION_BYTES: u32 = 32 << 10;
-/// Maximum length of data that is skipped; a client that announces more is disconnected.
+/// Maximum length of data that is skipped. A client that announces more is disconnected.
 const MAX_SKIPPED_BYTES: u32 = 1 << 20;
 /// Maximum number of options in a handshake, apart from [`EXPORT_OPTIONS`] for each export.
 const MAX_OPTIONS: u32 = 4096;
@@ -42,7 +42,7 @@ pub enum Mode {
     Extended,
 }
 
-/// State of TLS, and whether it is required.
+/// State of TLS on the connection, and the requirement for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
     /// The server has no TLS.
@@ -63,10 +63,10 @@ pub struct Negotiated {
     pub export: ExportInfo,
     /// Format of replies.
     pub mode: Mode,
-    /// Metadata contexts that the client selected, by the numbers of the catalog. Their indices here are the IDs that
-    /// the client was given.
+    /// Numbers, in the catalog, of the metadata contexts that the client selected. The client knows each context by its
+    /// index in this list.
     pub contexts: Vec<u64>,
-    /// The client asked for the block sizes of the export, and must align its requests to them.
+    /// True if the client requested the block sizes of the export, and so must align its requests to them.
     pub keeps_to_blocks: bool,
 }
 
@@ -77,13 +77,14 @@ pub enum Step {
     More,
     /// A message was processed; there may be more in the buffer.
     Done,
-    /// A message was processed, for which the catalog listed all contexts of an export. The server should serve other
-    /// clients before the next step, since that may take long.
+    /// A message was processed for which the catalog listed all contexts of an export. Because that may take long, the
+    /// server should serve other clients before the next step.
     Searched,
-    /// TLS begins: send what was written in the clear, then start TLS and call [`Handshake::tls_started`]. Further
-    /// bytes of the client in the buffer are a violation of the protocol, because they were sent before the reply.
+    /// TLS begins: send the bytes that were written in the clear, then start TLS and call [`Handshake::tls_started`].
+    /// Further bytes of the client in the buffer are a violation of the protocol, because they were sent before the
+    /// reply.
     StartTls,
-    /// The transmission phase begins.
+    /// The transmission phase begins, with these results.
     Negotiated(Box<Negotiated>),
     /// Send what was written, then close the connection.
     Close,
@@ -109,7 +110,7 @@ struct Asked {
     mode: Mode,
     /// The export for which contexts were selected, and their numbers.
     contexts: Option<(u32, Vec<u64>)>,
-    /// The export whose block sizes the client asked for.
+    /// The export whose block sizes the client requested.
     block_sizes: Option<u32>,
 }
 
@@ -279,8 +280,8 @@ impl Handshake {
         let export = &negotiated.export;
         let (size, flags) = (U64::new(export.size), U16::new(negotiated.flags()));
         put(option, rep::INFO, &[InfoExport { kind: U16::new(info::EXPORT), size, flags }.as_bytes()], out);
-        // Sent even if the client did not ask: requests that are not aligned cost a read-modify-write, or are refused
-        // if the client did ask.
+        // The sizes are sent even if the client did not request them. Requests that are not aligned need a
+        // read-modify-write, or are refused if the client did request the sizes.
         let sizes = InfoBlockSize {
             kind: U16::new(info::BLOCK_SIZE),
             min: U32::new(export.min_block),
@@ -347,7 +348,7 @@ impl Negotiated {
     }
 }
 
-/// Maximum number of options in a handshake.
+/// Returns the maximum number of options in a handshake.
 fn most_options(catalog: &dyn Catalog) -> u32 {
     let exports = u32::try_from(catalog.exports()).unwrap_or(u32::MAX);
     MAX_OPTIONS.saturating_add(exports.saturating_mul(EXPORT_OPTIONS))

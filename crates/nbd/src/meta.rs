@@ -9,7 +9,7 @@ use crate::wire::MAX_STRING;
 /// Maximum number of queries in an option.
 pub(crate) const MAX_QUERIES: u32 = 128;
 
-/// Reasons why the data of an option is invalid.
+/// The reason why the data of an option is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
     /// Lengths are inconsistent, or a query has no namespace.
@@ -24,14 +24,14 @@ pub(crate) struct Queries<'a> {
     pub(crate) queries: Vec<&'a [u8]>,
 }
 
-/// Removes a number from the front.
+/// Removes a number from the front of `data`, and returns it.
 fn number(data: &mut &[u8]) -> Option<u32> {
     let (number, rest) = data.split_first_chunk::<4>()?;
     *data = rest;
     Some(u32::from_be_bytes(*number))
 }
 
-/// Removes a string with a preceding length from the front.
+/// Removes a string with a preceding length from the front of `data`, and returns it.
 pub(crate) fn string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = number(data)? as usize;
     if len > MAX_STRING {
@@ -54,8 +54,8 @@ pub(crate) fn parse(mut data: &[u8]) -> Result<Queries<'_>, Bad> {
     if data.is_empty() { Ok(Queries { export, queries }) } else { Err(Bad::Syntax) }
 }
 
-/// Calls `tell` with the contexts that the queries of LIST match, or with all if there is no query. Returns true if the
-/// catalog had to list all contexts for that.
+/// Calls `tell` with the contexts that match the queries of LIST, or with all contexts if there is no query. Returns
+/// true if the catalog had to list all contexts for that.
 pub(crate) fn listed(catalog: &dyn Catalog, export: u32, queries: &[&[u8]], tell: &mut dyn FnMut(&[u8])) -> bool {
     let is_wide = |query: &&[u8]| query.ends_with(b":");
     let looks = queries.is_empty() || queries.iter().any(is_wide);
@@ -80,8 +80,8 @@ pub(crate) fn listed(catalog: &dyn Catalog, export: u32, queries: &[&[u8]], tell
     looks
 }
 
-/// Returns names and numbers of the contexts that the queries of SET name, or `None` if they are more than a client can
-/// select.
+/// Returns names and numbers of the contexts that the queries of SET name. Returns `None` if these are more than a
+/// client can select.
 pub(crate) fn selected<'a>(catalog: &dyn Catalog, export: u32, queries: &[&'a [u8]]) -> Option<Vec<(&'a [u8], u64)>> {
     let mut found: Vec<(&[u8], u64)> = Vec::new();
     for &name in queries {

@@ -1,7 +1,7 @@
 //! Encoding of replies, in the format that was negotiated.
 //!
-//! With structured replies negotiated, a success without data is still sent as a simple reply, which the protocol
-//! permits and which is the shortest. Errors include a text if the format has a field for it.
+//! If structured replies are negotiated, a success without data is still sent as a simple reply, because that is
+//! shorter and the protocol permits it. Errors include a text if the format has a field for it.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
@@ -28,12 +28,12 @@ pub struct Extent {
 }
 
 impl Session {
-    /// Writes the header for the data of a successful read to the end of `place`, and returns its length. The data must
-    /// follow immediately.
+    /// Writes the header for the data of a successful read so that it ends at the end of `place`. Returns its length.
+    /// The data must follow immediately.
     ///
     /// # Panics
     ///
-    /// If `place` is shorter than [`MAX_READ_HEADER`].
+    /// Panics if `place` is shorter than [`MAX_READ_HEADER`].
     pub fn read_header(&self, request: &Request, place: &mut [u8]) -> usize {
         let mut header = [0; MAX_READ_HEADER];
         let len = self.write_read_header(request, &mut header);
@@ -97,9 +97,9 @@ impl Session {
         self.chunk(chunk::ERROR, chunk::DONE, refused.cookie, refused.offset, &parts, out);
     }
 
-    /// Writes the status of a range in one metadata context. `last` marks the last context of the request. `extents`
-    /// has at least one entry and at most [`MAX_EXTENTS`], and begins at the request's offset; what extends beyond the
-    /// request's end is cut off.
+    /// Writes the status of a range in one metadata context. `last` is true for the last context of the request.
+    /// `extents` has at least one entry and at most [`MAX_EXTENTS`], and begins at the request's offset. Extents beyond
+    /// the end of the request are cut off.
     pub fn status(&self, request: &Request, context: u32, extents: &[Extent], last: bool, out: &mut Vec<u8>) {
         let mut left = request.len;
         let mut list = Vec::with_capacity(extents.len() * 16);

@@ -1,10 +1,11 @@
 //! The transmission phase: parses the bytes of a client into valid requests or refusals.
 //!
-//! Owns the rules for requests: the flags of each command, the range of the export, what may be written, and the length
-//! of payloads. A client that did not ask for block sizes may send unaligned requests, since the minimum block size of
-//! the protocol is then one byte. Does not own payloads: [`Session::next`] tells which bytes are data of the last
-//! write, and the caller moves them to their destination; or it receives them there directly, and reports that
-//! ([`Session::received`]).
+//! Owns the rules for requests: the flags of each command, the range of the export, permission to write, and the length
+//! of payloads. A client that did not request block sizes may send unaligned requests, because the minimum block size
+//! of the protocol is then one byte.
+//!
+//! Does not own payloads. [`Session::next`] returns which bytes are data of the last write, and the caller moves them
+//! to their destination. The caller may also receive them there directly, and report that ([`Session::received`]).
 //!
 //! A refused request is answered like any other, after its data was skipped. If the start of the next request cannot be
 //! determined (wrong magic, data beyond [`MAX_PAYLOAD`]), the connection is to be closed.
@@ -44,12 +45,12 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub command: Command,
-    /// Flags of the protocol ([`cflag`]).
+    /// Flags of the protocol (constants in [`cflag`]).
     pub flags: u16,
-    /// Copied into the reply.
+    /// Number that the client chose, and that is copied into the reply.
     pub cookie: u64,
     pub offset: u64,
-    /// Length in bytes, also of the payload of a write.
+    /// Length in bytes. For a write it is also the length of the payload.
     pub len: u64,
     /// Metadata contexts of a BLOCK_STATUS, as a bitmap of their IDs.
     pub contexts: u32,
@@ -69,7 +70,7 @@ pub struct Refused {
     pub cookie: u64,
     pub offset: u64,
     pub errno: Errno,
-    /// Reason as text.
+    /// The reason as text.
     pub why: &'static str,
 }
 
@@ -113,7 +114,7 @@ pub struct Session {
     pub(crate) mode: Mode,
     size: u64,
     min_block: u32,
-    /// Requests that transfer or change data must be aligned to blocks.
+    /// True if requests that transfer or change data must be aligned to blocks.
     keeps_to_blocks: bool,
     read_only: bool,
     /// Selected metadata contexts, as a bitmap of their IDs.
@@ -149,19 +150,19 @@ impl Session {
         }
     }
 
-    /// Format of replies.
+    /// Returns the format of replies.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Minimum block size of the export, in bytes.
+    /// Returns the minimum block size of the export, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.min_block
     }
 
-    /// Number of payload bytes of the last write that are still to come.
+    /// Returns the number of payload bytes of the last write that have not been received yet.
     #[must_use]
     pub fn payload_left(&self) -> u64 {
         match self.incoming {

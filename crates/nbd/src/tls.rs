@@ -1,12 +1,12 @@
 //! TLS on a connection, as a state machine over bytes; shared by server and client.
 //!
 //! rustls is used without its own buffers: records are decrypted in place, and encrypted into the buffer that is sent.
-//! Owns the rustls session, the bytes waiting to be sent, and the reading of PEM files. Does not own received bytes,
-//! nor the choice of trusted certificates, which are up to the owner of the connection.
+//! Owns the rustls session, the bytes waiting to be sent, and the reading of PEM files. The owner of the connection
+//! keeps the received bytes and chooses the trusted certificates.
 //!
 //! Invariants:
-//! - T1. Bytes are sent in the order in which they were encrypted: all go through [`Records::out`].
-//! - T2. A file that is longer than [`MAX_FILE`], or has the wrong content, is an error, and never used in part.
+//! - T1. Bytes are sent in the order in which they were encrypted, because all go through [`Records::out`].
+//! - T2. A file that is longer than [`MAX_FILE`], or has the wrong contents, is an error, and is never used in part.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -36,10 +36,10 @@ pub trait Side {
     /// Data that rustls keeps for this side.
     type Data;
 
-    /// Processes records at the front of `bytes`, and returns what to do next.
+    /// Processes records at the front of `bytes`. Returns the action that must follow.
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Returns true if rustls itself has something to send.
+    /// Returns true if rustls itself has a message to send.
     fn has_to_say(&self) -> bool;
 }
 
@@ -184,9 +184,9 @@ impl<S: Side> Records<S> {
 }
 
 impl<S: Side> Records<S> {
-    /// Called after an error. Appends the alert that rustls wants to send; the session must not be used after that. It
-    /// is called with an empty input, since the bytes that caused the error would cause it again, and rustls may hold
-    /// offsets into bytes that are gone.
+    /// Appends the alert that rustls wants to send. Called after an error; the session must not be used after that.
+    /// rustls gets an empty input here, because the bytes that caused the error would cause it again, and rustls may
+    /// hold offsets into bytes that are gone.
     pub fn say_why(&mut self) {
         while self.session.has_to_say() {
             match self.session.process(&mut []).state {
@@ -202,8 +202,8 @@ impl<S: Side> Records<S> {
     }
 }
 
-/// Cryptography of ring, with a different preference: AES-128 first, which is the fastest on processors with AES
-/// instructions.
+/// Returns the cryptography of ring with another preference: AES-128 comes first, because it is the fastest on
+/// processors with AES instructions.
 pub fn provider() -> CryptoProvider {
     let mut provider = rustls::crypto::ring::default_provider();
     let first = [suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_AES_256_GCM_SHA384];
@@ -227,7 +227,7 @@ pub enum Fix {
 ///
 /// # Errors
 ///
-/// The reason why it cannot be used, and the kind of problem.
+/// Returns the reason why the file cannot be used, and the kind of problem.
 pub fn read(path: &Path) -> Result<Vec<u8>, (String, Fix)> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
@@ -243,7 +243,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, (String, Fix)> {
 ///
 /// # Errors
 ///
-/// Those of [`read`]; the content is not valid PEM, or has no certificate.
+/// Returns the errors of [`read`], and an error if the contents are not valid PEM or have no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, (String, Fix)> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -263,7 +263,7 @@ pub const KEY_FIX: &str = "Give a PEM file with the key of the certificate, with
 ///
 /// # Errors
 ///
-/// Those of [`read`]; the content is not valid PEM, or has no key.
+/// Returns the errors of [`read`], and an error if the contents are not valid PEM or have no key.
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, (String, Fix)> {
     PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| (no_pem(&error, "key"), Fix::Content))
 }

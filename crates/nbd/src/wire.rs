@@ -18,8 +18,8 @@ pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Maximum length of a string, according to the protocol.
 pub const MAX_STRING: usize = 4096;
-/// Maximum payload of a request or reply: the minimum that the protocol demands of a server that does not state another
-/// limit.
+/// Maximum payload of a request or reply. It is the least that the protocol demands of a server that does not announce
+/// another limit.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
 /// Handshake flags of the server, and of the client.

@@ -1,4 +1,4 @@
-//! However the bytes of a client are split, the server processes them identically (N1); and no bytes make it panic.
+//! However the bytes of a client are split, the server processes them identically (N1). No bytes make it panic.
 
 use proptest::prelude::*;
 use sheave_nbd::handshake::{self, Handshake, Tls};

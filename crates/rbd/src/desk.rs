@@ -1,7 +1,7 @@
 //! The orders for the keeper of a device, and the notices for its user.
 //!
-//! Owns the orders, under one lock with the notices. A second order of a kind that has not been taken replaces the
-//! first, so there are never more orders than kinds. I/O that succeeds takes no lock; it reads one flag.
+//! Owns the orders, and the notices under the same lock. If an order of the same kind has not been taken yet, a new
+//! order replaces it, so there are never more orders than kinds. I/O that succeeds takes no lock; it reads one flag.
 //!
 //! Called by rings, by librbd's threads, by claims of the device, and by its keeper.
 
@@ -17,22 +17,22 @@ use sheave_blk::limits::Capacity;
 use crate::librbd::Watcher;
 use crate::spec::Target;
 
-/// Most notices that are kept. A further one replaces the oldest.
+/// Largest number of notices that are kept. A further one replaces the oldest.
 const MAX_NOTICES: usize = 32;
-/// Time for which a text that was logged is not logged again; every failing request would repeat it.
+/// Time for which a text that was logged is not logged again, because every failing request would repeat it.
 const REPEATED: Duration = Duration::from_secs(60);
 
-/// The reason for which a claim got no lock.
+/// The reason why a claim got no lock.
 pub(crate) type Refused = String;
 
 /// An order for the keeper.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Take the exclusive lock. The answer is sent, an error if another client has it.
+    /// Take the exclusive lock, and send the result. It is an error if another client has the lock.
     Lock(SyncSender<Result<(), Refused>>),
     /// Release the lock, then drop the sender.
     Unlock(SyncSender<()>),
-    /// Ask the cluster whether this client still has the lock that a claim took.
+    /// Query the cluster if this client still has the lock that a claim took.
     Owns(SyncSender<Result<(), i32>>),
     /// Check that no other client has the lock.
     Look(SyncSender<Result<(), Refused>>),
@@ -51,7 +51,8 @@ pub(crate) struct Desk {
     warn: Duration,
     state: Mutex<State>,
     come: Condvar,
-    /// The cluster does not answer, and a notice says so. A hint for [`Desk::answers`]; [`State::silent`] decides.
+    /// True if the cluster does not answer and a notice says so. This is only a hint for [`Desk::answers`];
+    /// [`State::silent`] decides.
     silent: AtomicBool,
 }
 
@@ -64,12 +65,12 @@ struct State {
     size: bool,
     holder: bool,
     close: bool,
-    /// Notices, each text once and the newest last, with the time at which it was logged last.
+    /// Notices, each text once and the newest last. Each has the time at which it was last logged.
     notices: Vec<(String, Instant)>,
     /// The size of the image, if it has changed since the device was opened.
     size_now: Option<u64>,
     capacity: Option<Capacity>,
-    /// Time since which the cluster does not answer.
+    /// Time from which on the cluster has not answered.
     silent: Option<Instant>,
 }
 
@@ -128,7 +129,8 @@ impl Desk {
         }
     }
 
-    /// Keeps the capacity of a ring's device, to update it when the image is resized. Called when a ring attaches it.
+    /// Stores the capacity of a ring's device, so that it can be updated when the image is resized. Called when a ring
+    /// attaches the device.
     pub(crate) fn has_capacity(&self, capacity: &Capacity) {
         let mut state = self.lock();
         if let Some(size) = state.size_now {
@@ -215,7 +217,7 @@ impl Desk {
         }
     }
 
-    /// Has the size read again, after a read returned too few bytes: the image may have become smaller.
+    /// Orders the size to be read again, because a read returned too few bytes and the image may have become smaller.
     #[cold]
     pub(crate) fn was_short(&self) {
         self.ask(Order::Size);

@@ -1,13 +1,14 @@
 //! The device, and its queues.
 //!
-//! Each request has a *slot*, by its tag: librbd gets its address, and passes it to [`ended`] on a thread of its own.
-//! From the submission until then the slot belongs to librbd's threads, afterwards to the ring again.
+//! Each request has a *slot*, whose index is its tag. librbd gets the slot's address, and passes it to [`ended`] on a
+//! thread of its own. From the submission until then the slot belongs to librbd's threads, afterwards to the ring
+//! again.
 //!
 //! Invariants:
-//! - D1: a slot is the ring's while its tag is free or the ring starts its request, and librbd's from `submit` until
-//!   `ended` has completed the request. Completing it is the last thing that `ended` does with the slot.
-//! - D2: `under_way` counts the slots that librbd has: it goes up before `submit`, and down after `ended` is done with
-//!   the slot. The queue frees its slots when it is 0.
+//! - D1: a slot belongs to the ring while its tag is free or the ring starts its request, and to librbd from `submit`
+//!   until `ended` has completed the request. Completing it is the last thing that `ended` does with the slot.
+//! - D2: `under_way` is the number of slots that librbd has. It is increased before `submit`, and decreased after
+//!   `ended` has finished with the slot. The queue frees its slots when it is 0.
 #![allow(unsafe_code)] // Is a driver, and gives the memory of requests to librbd.
 
 use std::ffi::c_void;
@@ -28,9 +29,9 @@ use crate::desk::Desk;
 use crate::librbd::{Image, take_result};
 use crate::shared::Shared;
 
-/// Longest read or write: an object of the default size.
+/// Length of the longest read or write: an object of the default size.
 const MAX_BYTES: u32 = 4 << 20;
-/// Longest discard or write-zeroes. librbd makes a request for each of its objects.
+/// Length of the longest discard or write-zeroes. librbd makes a request for each object in the range.
 const MAX_ZEROES_BYTES: u32 = 256 << 20;
 const MAX_PIECES: u16 = 256;
 const DEPTH: u16 = 256;
@@ -119,7 +120,7 @@ struct Flight {
     desk: Arc<Desk>,
 }
 
-/// A request that librbd has given back. It counts as under way until this is dropped, even by a panic.
+/// A request that librbd has given back. It counts as under way until this value is dropped, even by a panic.
 struct Ending(Arc<Flight>);
 
 impl Drop for Ending {
@@ -132,7 +133,7 @@ impl Drop for Ending {
 /// The part of a request that librbd's callback uses.
 struct Slot {
     rq: Option<RemoteRq>,
-    /// The memory of the request. librbd reads this list until the end.
+    /// The memory of the request. librbd reads this list until the request ends.
     pieces: Vec<libc::iovec>,
     op: Op,
     len: u32,
@@ -142,7 +143,7 @@ struct Slot {
 /// One ring's queue. Field order: `image` is dropped before `shared`, which closes the device (R3).
 struct RbdQueue {
     image: Arc<Image>,
-    /// By tag (D1).
+    /// The slots, indexed by tag (D1).
     slots: Box<[NonNull<Slot>]>,
     flight: Arc<Flight>,
     remote: Remote,
@@ -224,7 +225,7 @@ unsafe impl HwQueue for RbdQueue {
         NextEvent::Remote
     }
 
-    /// Leaves the request to librbd, which cannot take one back; librados ends it after `timeout=`.
+    /// Leaves the request to librbd, because librbd cannot give a request back; librados ends it after `timeout=`.
     fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
         self.shared.desk.is_silent();
         TimedOut::Waiting
@@ -323,8 +324,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// A device whose requests are ended at once, as librbd ends failed ones. The counter has those whose slots kept
-    /// them.
+    /// A device whose requests end at once, like librbd ends failed ones. The counter is the number of requests that
+    /// were still in their slots.
     #[derive(Debug)]
     struct GivenBack(Arc<Flight>, Arc<AtomicU32>);
 

@@ -1,15 +1,15 @@
 //! Fencing: a client that had the exclusive lock, and has not released it, is on the blocklist before a claim is
 //! granted.
 //!
-//! Owns the proof of R6. librbd breaks the lock of a client that Ceph has not heard from for a while, and blocklists
-//! that client first. Whether it does so, and for how long, is set by the metadata of the image and the pool, which
-//! override a client's configuration; so nothing is assumed here: the list is read, and the client added if it is
+//! Owns the proof of R6. librbd breaks the lock of a client from which Ceph has received nothing for a while, and
+//! blocklists that client first. The metadata of the image and the pool can turn that off or shorten it, and overrides
+//! a client's configuration. Therefore nothing is assumed here: the blocklist is read, and the client is added if it is
 //! missing.
 //!
-//! A claim that is refused because fencing failed must not leave the lock free, or the next claim would find nobody to
-//! fence. So a silent client is fenced before its lock is requested. A client that is alive may fall silent while
-//! librbd waits for it: it is *marked* first, in the image's metadata, which outlives this process. The mark is removed
-//! once the client is known to be fenced, to have released the lock, or to have it still.
+//! A claim that is refused because fencing failed must not leave the lock free, or the next claim would find no client
+//! to fence. So a silent client is fenced before its lock is requested. A client that is alive may become silent while
+//! librbd waits for it. Therefore it is *marked* first, in the image's metadata, which outlives this process. The mark
+//! is removed once the client is known to be fenced, to have released the lock, or to have it still.
 //!
 //! Called by the keeper.
 
@@ -21,18 +21,18 @@ use crate::librbd::Image;
 /// Remaining time on the blocklist below which the entry is renewed. The cluster's default time is an hour.
 const LEAST: Duration = Duration::from_secs(30 * 60);
 
-/// Metadata key of the mark, whose value is the image's id, the client's address, and the cookies of its watches,
+/// Metadata key of the mark. Its value is the image's id, the client's address, and the cookies of its watches,
 /// separated by blanks.
 const MARK: &str = "sheave_unfenced";
-/// Most cookies in a mark. A client that has further ones, and later only those, is fenced although it released the
-/// lock.
+/// Largest number of cookies in a mark. A client that has more watches, and later only the others, is fenced although
+/// it released the lock.
 const MARKED_WATCHES: usize = 64;
 
 /// The owner of the lock before it is requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     address: String,
-    /// Cookies of its watches.
+    /// Cookies of the owner's watches.
     watches: Vec<u64>,
 }
 
@@ -47,8 +47,8 @@ impl Before {
         look().map_err(|errno: i32| format!("who has its exclusive lock could not be read: {}", sheave::Errno(errno)))
     }
 
-    /// Returns the owner of the lock, if that is another client, once the lock may be requested: a silent owner is
-    /// fenced, an alive one is marked, so that the next claim learns of it should its lock be broken.
+    /// Prepares for requesting the lock. A silent owner is fenced. An owner that is alive is marked, so that the next
+    /// claim knows of it if its lock is broken. Returns the owner, if that is another client.
     pub(crate) fn ready(image: &Image, desk: &Desk) -> Result<Option<Before>, Refused> {
         let unread = |errno| format!("who had its exclusive lock before could not be read: {}", sheave::Errno(errno));
         let id = image.id().map_err(unread)?;
@@ -91,7 +91,8 @@ impl Before {
         format!("{id} {}{}", self.address, watches.collect::<String>())
     }
 
-    /// Parses a mark. Returns `None` if it has another image's id: metadata is copied along with an image.
+    /// Parses a mark. Returns `None` if it has another image's id, which happens because metadata is copied along with
+    /// an image.
     fn marked(mark: &str, id: &str) -> Option<Before> {
         let mut words = mark.split_ascii_whitespace();
         words.next().filter(|image| *image == id)?;
@@ -99,7 +100,8 @@ impl Before {
         Some(Before { address, watches: words.filter_map(|cookie| cookie.parse().ok()).collect() })
     }
 
-    /// Ensures that this client cannot write any more: it has released the lock, or is fenced, which is reported.
+    /// Ensures that this client cannot write any more: either it has released the lock, or it is fenced. Fencing is
+    /// reported.
     pub(crate) fn fence(&self, image: &Image, desk: &Desk) -> Result<(), Refused> {
         let address = &self.address;
         let failed = |what: &str| {
@@ -140,8 +142,8 @@ impl Before {
         Ok(())
     }
 
-    /// Returns true if the client has a watch that it had before. The lock of a client with a live watch is not broken,
-    /// so the client has released it. A client that was stopped and goes on gets a new watch.
+    /// Returns true if the client has released the lock. It has if it still has a watch from before, because the lock
+    /// of a client with a live watch is not broken. A client that was stopped and continues gets a new watch.
     fn has_let_go(&self, image: &Image) -> bool {
         let now = image.watches_of(&self.address).unwrap_or_default();
         now.iter().any(|cookie| self.watches.contains(cookie))
@@ -153,14 +155,14 @@ pub(crate) fn unmark(image: &Image) {
     _ = image.set_note(MARK, None);
 }
 
-/// Returns true if a monitor's time is near. An unreadable time counts as far away; notices quote it as it is.
+/// Returns true if a time that a monitor has sent is near. An unreadable time counts as far away.
 fn ends_soon(until: &str) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     seconds(until).is_some_and(|until| until < (now + LEAST).as_secs())
 }
 
-/// Parses `2026-11-27T17:50:55.123456+0000`, also with a blank for the T, or without a zone. Returns seconds since
-/// 1970.
+/// Parses `2026-11-27T17:50:55.123456+0000`, also with a blank instead of the T, or without a zone. Returns seconds
+/// since 1970.
 fn seconds(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);

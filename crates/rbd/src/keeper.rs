@@ -1,7 +1,7 @@
 //! The thread of a device: it opens the image, makes the calls to librbd that block, and closes the image.
 //!
-//! Owns the order of these. Opening and claiming wait for the keeper no longer than the spec says (R2); the keeper
-//! completes what it has begun, and undoes it if nobody waits any more.
+//! Owns the order of these steps. Opening and claiming wait for the keeper no longer than the spec allows (R2). The
+//! keeper completes what it has begun, and undoes it if nobody waits for it any more.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -178,7 +178,7 @@ fn image_fix(target: &Target, errno: i32) -> String {
     }
 }
 
-/// Carries out orders until the image is to be closed. `size`: that with which the device was opened.
+/// Executes orders until the image is to be closed. `size` is the size with which the device was opened.
 fn keep(image: &Image, mut size: u64, target: &Target, desk: &Desk) {
     // A claim exists now; a claim has existed.
     let (mut has_lock_now, mut had_lock) = (false, false);
@@ -268,7 +268,7 @@ fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
     }
 }
 
-/// Checks that no other client has the lock. A dead client's lock stays until another client takes it, and is only
+/// Checks that no other client has the lock. The lock of a dead client stays until another client takes it, and is only
 /// reported.
 fn look(image: &Image, desk: &Desk) -> Result<(), Refused> {
     let read = || {

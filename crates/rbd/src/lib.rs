@@ -5,8 +5,8 @@
 //!     [,readonly=on][,timeout=120s][,connect=15s][,warn=5s][,lock=10s]
 //! ```
 //!
-//! Access goes through Ceph's own librados and librbd, which are loaded by `dlopen` when the first such device is
-//! opened, so that a build and a machine without them need nothing. Registered by [`register`].
+//! Access goes through Ceph's own librados and librbd. They are loaded with `dlopen` when the first such device is
+//! opened, so neither a build nor a machine without Ceph needs them. Registered with [`register`].
 //!
 //! | module | holds |
 //! |---|---|
@@ -27,16 +27,17 @@
 //! ```
 //!
 //! Invariants:
-//! - R1: librbd has the memory of a request, and the slot for its end, until its callback; a queue that shuts down
-//!   waits for all callbacks, however long that takes, and reports it.
+//! - R1: librbd has the memory of a request, and its slot, until it calls the callback. A queue that shuts down waits
+//!   for all callbacks, however long that takes, and reports it.
 //! - R2: a ring's thread makes no call to librbd that may block. Opening and claiming give up after the time in the
-//!   spec; the keeper goes on and cleans up.
-//! - R3: an image is closed on the keeper's thread after the last queue and the last claim have gone; then its pool's
-//!   context, then the connection to the cluster.
+//!   spec; the keeper continues and cleans up.
+//! - R3: an image is closed on the keeper's thread after the last queue and the last claim are dropped. Then its pool's
+//!   context is closed, then the connection to the cluster.
 //! - R4: no panic unwinds through a function that C calls.
 //! - R5: a wait for the cluster ends with `timeout=` (librados ends the request), and is reported after `warn=`.
 //! - R6: a claim is granted only when the previous owner of the lock has released it, or is on the cluster's blocklist.
-//!   A claim that is refused, or ends with its process, leaves the next one what it needs to ensure the same.
+//!   A claim that is refused, or ends with its process, leaves the information with which the next claim can ensure the
+//!   same.
 
 mod desk;
 mod device;
@@ -49,12 +50,12 @@ mod spec;
 use sheave::DeviceError;
 use sheave::drivers::Registry;
 
-/// Loads Ceph's libraries, as opening the first device does. Called by a program that confines itself before that, and
-/// cannot reach the libraries afterwards.
+/// Loads Ceph's libraries, like opening the first device does. A program that confines itself must call this before,
+/// because it cannot read the libraries afterwards.
 ///
 /// # Errors
 ///
-/// A library is missing. Opening a device reports that, too.
+/// Returns an error if a library is missing. Opening a device reports that, too.
 pub fn load() -> Result<(), DeviceError> {
     librbd::api().map(|_| ())
 }
@@ -63,7 +64,7 @@ pub fn load() -> Result<(), DeviceError> {
 ///
 /// # Errors
 ///
-/// The name is taken.
+/// Returns an error if the name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
     registry.register("rbd", keeper::open)?;
     registry.declare("rbd", spec::reaches)

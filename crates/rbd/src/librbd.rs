@@ -7,8 +7,8 @@
 //! Invariants:
 //! - L1: the libraries are never closed: their threads and destructors outlive every device.
 //! - L2: an [`Image`] closes itself before its pool's context, and that before the connection.
-//! - L3: all functions may be called from any thread, as librbd and librados promise. Those that talk to the cluster
-//!   block, except `rbd_aio_*`.
+//! - L3: all functions may be called from any thread, as librbd and librados promise. Those that communicate with the
+//!   cluster block, except `rbd_aio_*`.
 #![allow(unsafe_code)] // Calls C.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -30,7 +30,7 @@ type Changed = unsafe extern "C" fn(arg: *mut c_void);
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// `RBD_LOCK_MODE_EXCLUSIVE`: the owner does not release the lock when another client requests it.
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
-/// Room for each text about an owner of an image's lock.
+/// Size of the buffer for each text about an owner of an image's lock.
 const LOCKER_BYTES: usize = 4096;
 
 /// A client that watches an image: `rbd_image_watcher_t`.
@@ -131,7 +131,7 @@ static API: OnceLock<Api> = OnceLock::new();
 ///
 /// # Errors
 ///
-/// A library is missing, or lacks a function.
+/// Returns an error if a library is missing or lacks a function.
 pub(crate) fn api() -> Result<&'static Api, DeviceError> {
     match API.get() {
         Some(api) => Ok(api),
@@ -188,7 +188,7 @@ unsafe impl Send for Cluster {}
 unsafe impl Sync for Cluster {}
 
 impl Cluster {
-    /// Prepares a connection as user `id`, without `client.`.
+    /// Prepares a connection as the user `id`, which is a name without `client.`.
     pub(crate) fn new(api: &'static Api, id: &str) -> Result<Cluster, i32> {
         let (id, mut handle) = (text(id), null_mut());
         // SAFETY: both are valid for the call.
@@ -196,7 +196,7 @@ impl Cluster {
         Ok(Cluster { api, handle })
     }
 
-    /// Reads a configuration file, or the first one in the places where Ceph's tools look.
+    /// Reads the configuration file at `path`, or the first one at the usual paths of Ceph's tools.
     pub(crate) fn read_conf(&self, path: Option<&str>) -> Result<(), i32> {
         let path = path.map(text);
         // SAFETY: the handle is open, and the path, if any, valid for the call.
@@ -216,8 +216,8 @@ impl Cluster {
         check(unsafe { (self.api.rados_connect)(self.handle) })
     }
 
-    /// Waits until this client has the cluster's newest map. Its messages make the OSDs fetch that map too, and the
-    /// blocklist with it.
+    /// Waits until this client has the cluster's newest map. Messages that it sends afterwards make the OSDs fetch that
+    /// map too, and with it the blocklist.
     fn wait_for_latest_map(&self) -> Result<(), i32> {
         // SAFETY: the cluster is open.
         check(unsafe { (self.api.rados_wait_for_latest_osdmap)(self.handle) })
@@ -383,7 +383,7 @@ impl Image {
         check(unsafe { (self.api.rbd_lock_release)(self.handle) })
     }
 
-    /// Asks the cluster whether this client has the exclusive lock.
+    /// Queries the cluster if this client has the exclusive lock.
     pub(crate) fn owns_lock(&self) -> Result<bool, i32> {
         let mut own = 0;
         // SAFETY: the image is open, and the number valid for the call.
@@ -412,8 +412,8 @@ impl Image {
         Ok(Some(address))
     }
 
-    /// Returns the address noted with the lock of the image, even of a dead client, and even on a read-only image,
-    /// which has no exclusive lock for [`Image::other_owner`] to query.
+    /// Returns the address that is stored with the lock of the image. It is that of the owner even if that client is
+    /// dead. This works on a read-only image too, on which [`Image::other_owner`] cannot query the lock.
     pub(crate) fn locker(&self) -> Result<Option<String>, i32> {
         let (mut exclusive, mut texts) = (0, [[0 as c_char; LOCKER_BYTES]; 4]);
         let mut room = [LOCKER_BYTES; 4];

@@ -13,7 +13,7 @@ use crate::desk::{Desk, Order};
 use crate::librbd::Image;
 use crate::spec::Target;
 
-/// Time for which dropping a device waits for the image to be closed. After that it is closed in the background.
+/// Time for which dropping a device waits until the image is closed. After that it is closed in the background.
 const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -22,15 +22,15 @@ pub(crate) struct Shared {
     pub(crate) desk: Arc<Desk>,
     pub(crate) size: u64,
     pub(crate) zeroes: bool,
-    /// The image has the feature exclusive-lock.
+    /// True if the image has the feature exclusive-lock.
     pub(crate) lockable: bool,
-    /// `None` once all queues and claims have gone.
+    /// The open image; `None` once all queues and claims are dropped.
     pub(crate) image: Option<Arc<Image>>,
-    /// Disconnected when the keeper has ended.
+    /// Channel that is disconnected when the keeper has ended.
     pub(crate) keeper: Mutex<Receiver<()>>,
 }
 
-/// The exclusive lock of a claim.
+/// The exclusive lock that a claim holds.
 struct Held(Arc<Shared>);
 
 impl Drop for Held {
@@ -60,8 +60,8 @@ impl Shared {
             ));
             return Ok(Claim::nothing());
         }
-        // A claim for reading takes the lock too: no writer comes meanwhile, and Ceph fences a dead one. A device that
-        // was opened read-only cannot take the lock, and only checks that no other client has it.
+        // A claim for reading takes the lock too, so that no writer can begin meanwhile and Ceph fences a dead one. A
+        // device that was opened read-only cannot take the lock, and only checks that no other client has it.
         let locks = !self.target.read_only;
         let (answer, answers) = sync_channel(0);
         self.desk.ask(if locks { Order::Lock(answer) } else { Order::Look(answer) });
@@ -91,7 +91,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Asks the cluster whether a claim still has its lock. Waits for at most `timeout=`.
+    /// Queries the cluster if a claim still has its lock. Waits at most `timeout=`.
     pub(crate) fn still_owns(&self) -> Result<(), Status> {
         let (answer, answers) = sync_channel(0);
         self.desk.ask(Order::Owns(answer));
@@ -111,7 +111,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Called when the last queue and the last claim have gone (R3).
+    /// Called when the last queue and the last claim are dropped (R3).
     fn drop(&mut self) {
         // Released first, so that the keeper's reference is the last one, and the image is closed on its thread.
         self.image = None;

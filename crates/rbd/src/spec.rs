@@ -1,14 +1,14 @@
 //! The grammar of a spec: the image of a pool, and access to the cluster.
 //!
-//! Owns all that stands behind `rbd:`. Errors name the pool and the image and never the whole spec: a user may have put
-//! a key there, and errors go to logs.
+//! Owns everything that follows `rbd:`. Errors name the pool and the image and never the whole spec, because a user may
+//! have put a key into it, and errors go to logs.
 
 use std::time::Duration;
 
 use sheave::DeviceError;
 use sheave::drivers::{Params, Reach};
 
-/// Default of `timeout=`, after which librados gives a request up.
+/// Default of `timeout=`, after which librados ends a request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Default of `connect=`, the time limit of opening the device.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Keys whose values are files that librados reads.
 const FILES: [&str; 2] = ["conf", "keyring"];
 
-/// Returns the resources that a spec needs: its cluster, and the files that its keys name. librados finds the cluster
-/// in its usual places if no key names a file.
+/// Returns the resources that a spec needs: its cluster, and the files that its keys name. If no key names a file,
+/// librados searches its usual paths for the cluster.
 pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
     let cluster = Reach::Network(format!("the cluster of {}", params.path().unwrap_or_default()));
     let files = FILES.into_iter().filter_map(|key| Some(Reach::Reads(params.text(key)?.into())));
@@ -38,9 +38,9 @@ pub(crate) struct Target {
     pub(crate) namespace: String,
     pub(crate) image: String,
     pub(crate) snapshot: Option<String>,
-    /// Ceph's configuration file; `None` for librados's usual places.
+    /// Path of Ceph's configuration file; `None` for the usual paths of librados.
     pub(crate) conf: Option<String>,
-    /// The user, without `client.`.
+    /// Name of the user, without `client.`.
     pub(crate) id: String,
     pub(crate) keyring: Option<String>,
     pub(crate) read_only: bool,
@@ -55,7 +55,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Spec`] says what is wrong and what would be right.
+    /// Returns [`DeviceError::Spec`], which names what is wrong and what would be right.
     pub(crate) fn read(params: &mut Params<'_>) -> Result<Target, DeviceError> {
         let path = params.path().unwrap_or_default();
         let read = Target::read_keys(params, &path);
@@ -111,7 +111,7 @@ impl Target {
         self.read_only || self.snapshot.is_some()
     }
 
-    /// Names the image as Ceph's own tools do.
+    /// Returns the name of the image in the form that Ceph's own tools use.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}/", self.pool);
         if !self.namespace.is_empty() {
@@ -124,7 +124,7 @@ impl Target {
         name
     }
 
-    /// Names the device in errors and notices.
+    /// Returns a description of the device for errors and notices.
     pub(crate) fn words(&self) -> String {
         format!("RBD image {}", self.name())
     }

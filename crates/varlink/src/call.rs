@@ -15,13 +15,13 @@ use crate::channel::Channel;
 /// Rights of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// May call methods that change nothing.
+    /// The peer may call methods that change nothing.
     ReadOnly,
-    /// May call all methods.
+    /// The peer may call all methods.
     Admin,
 }
 
-/// A call as received. Unknown fields are ignored, as the protocol demands.
+/// A received call. Unknown fields are ignored, because the protocol demands that.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -55,25 +55,25 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// A parameter is missing, unknown or invalid.
+    /// Returns the error for a parameter that is missing, unknown or invalid.
     #[must_use]
     pub fn parameter(name: impl Into<String>) -> Failed {
         Failed::Service { error: "InvalidParameter", parameter: Some(("parameter", name.into())) }
     }
 
-    /// The method does not exist.
+    /// Returns the error for a method that does not exist.
     #[must_use]
     pub fn no_method(method: &str) -> Failed {
         Failed::Service { error: "MethodNotFound", parameter: Some(("method", method.into())) }
     }
 
-    /// The call must be made with `more`.
+    /// Returns the error for a call that must be made with `more`.
     #[must_use]
     pub fn expected_more() -> Failed {
         Failed::Service { error: "ExpectedMore", parameter: None }
     }
 
-    /// The peer's role does not permit the method.
+    /// Returns the error for a method that the peer's role does not permit.
     #[must_use]
     pub fn forbidden() -> Failed {
         Failed::Service { error: "PermissionDenied", parameter: None }
@@ -91,7 +91,7 @@ impl Failed {
     }
 }
 
-/// Reason to stop handling a call.
+/// The reason to stop handling a call.
 #[derive(Debug)]
 pub enum CallError {
     /// An error that is reported to the caller.
@@ -106,7 +106,7 @@ impl From<Failed> for CallError {
     }
 }
 
-/// Reports the progress of a call from a thread beside the one that handles it.
+/// Reports the progress of a call from another thread than the one that handles it.
 #[derive(Debug)]
 pub struct Teller {
     channel: Channel,
@@ -115,11 +115,11 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Sends an intermediate reply, if the caller asked for several.
+    /// Sends an intermediate reply, if the caller requested several.
     ///
     /// # Errors
     ///
-    /// [`CallError::Gone`]: the caller does not receive it in time, or has disconnected.
+    /// Returns [`CallError::Gone`] if the caller does not receive it in time, or has disconnected.
     pub fn progress<T: Serialize>(&self, parameters: &T) -> Result<(), CallError> {
         if !self.tells {
             let gone = self.channel.is_gone();
@@ -151,7 +151,7 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// `InvalidParameter`, with the first one that is wrong.
+    /// Returns `InvalidParameter` with the first parameter that is wrong.
     pub fn parameters<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         serde_json::from_value(Value::Object(self.parameters.clone()))
             .map_err(|error| Failed::parameter(error.to_string()))
@@ -173,7 +173,7 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// `InvalidParameter` unless there is exactly one.
+    /// Returns `InvalidParameter` unless there is exactly one.
     pub fn take_fd(&mut self) -> Result<OwnedFd, Failed> {
         match (self.fds.pop(), self.fds.len()) {
             (Some(fd), 0) => Ok(fd),
@@ -190,7 +190,7 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// `PermissionDenied`.
+    /// Returns `PermissionDenied` otherwise.
     pub fn admin_only(&self) -> Result<(), Failed> {
         if self.role == Role::Admin { Ok(()) } else { Err(Failed::forbidden()) }
     }
@@ -199,7 +199,7 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// The descriptor of the socket cannot be duplicated.
+    /// Returns an error if the descriptor of the socket cannot be duplicated.
     pub fn teller(&self) -> io::Result<Teller> {
         let channel = Channel::new(self.channel.stream().try_clone()?, 0)?;
         Ok(Teller { channel, tells: self.more && !self.oneway, send: self.send })
@@ -211,11 +211,11 @@ impl Call<'_> {
         self.channel.is_gone()
     }
 
-    /// Sends an intermediate reply; does nothing if the caller did not ask for several.
+    /// Sends an intermediate reply. Does nothing if the caller did not request several.
     ///
     /// # Errors
     ///
-    /// [`CallError::Gone`]: the caller does not receive it in time, or has disconnected.
+    /// Returns [`CallError::Gone`] if the caller does not receive it in time, or has disconnected.
     pub fn progress<T: Serialize>(&self, parameters: &T) -> Result<(), CallError> {
         if !self.more || self.oneway {
             return if self.is_gone() { Err(CallError::Gone(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) };

@@ -1,8 +1,8 @@
 //! A connection: messages and descriptors, sent and received with a deadline.
 //!
-//! Descriptors are sent as `SCM_RIGHTS` beside the bytes, and belong to the next complete message. Descriptors that
-//! nobody takes are closed. A deadline applies to a complete message, so a peer gains nothing by sending or receiving
-//! single bytes from time to time.
+//! Descriptors are sent as `SCM_RIGHTS` together with bytes, and belong to the next complete message. Descriptors that
+//! are not taken are closed. A deadline applies to a complete message, so a peer gains no time by sending or receiving
+//! single bytes now and then.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -45,13 +45,13 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The socket cannot be made non-blocking.
+    /// Returns an error if the socket cannot be made non-blocking.
     pub fn new(stream: UnixStream, message_bytes: usize) -> io::Result<Channel> {
         stream.set_nonblocking(true)?;
         Ok(Channel { stream, framer: Framer::new(message_bytes), fds: Vec::new() })
     }
 
-    /// The socket.
+    /// Returns the socket.
     #[must_use]
     pub fn stream(&self) -> &UnixStream {
         &self.stream
@@ -72,13 +72,13 @@ impl Channel {
         self.framer.has_begun()
     }
 
-    /// Receives the next message; returns `None` if the other end disconnected between messages. The message must begin
+    /// Receives the next message. Returns `None` if the other end disconnected between messages. The message must begin
     /// within `idle`, and be complete within `whole` after that.
     ///
     /// # Errors
     ///
-    /// Those that end the connection: a timeout, a message that is too long, too many descriptors, a disconnect within
-    /// a message.
+    /// Returns an error that ends the connection: a timeout, a message that is too long, too many descriptors, or a
+    /// disconnect within a message.
     pub fn receive(&mut self, idle: Option<Duration>, whole: Duration) -> io::Result<Option<Received>> {
         let mut until = idle.map(|idle| Instant::now() + idle);
         let mut begun = self.framer.has_begun();
@@ -127,7 +127,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those that end the connection.
+    /// Returns an error that ends the connection.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>], whole: Duration) -> io::Result<()> {
         let until = Some(Instant::now() + whole);
         let bytes = [message, &[0]].concat();

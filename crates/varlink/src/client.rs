@@ -12,11 +12,11 @@ use thiserror::Error;
 
 use crate::channel::Channel;
 
-/// Maximum length of a reply. Larger than for calls, since lists of volumes can be long.
+/// Maximum length of a reply. It is larger than that of a call, because lists of volumes can be long.
 const MESSAGE_BYTES: usize = 64 << 20;
 /// Time limit for sending a message, and for receiving one that has begun.
 const MESSAGE: Duration = Duration::from_secs(30);
-/// Interval at which a call that waits for replies checks whether to continue.
+/// Interval between two calls of `goes_on` while no reply comes.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Failure of a call.
@@ -60,23 +60,23 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Nobody listens there.
+    /// Returns an error if nobody listens there.
     pub fn connect(path: &Path) -> io::Result<Client> {
         Ok(Client { channel: Channel::new(UnixStream::connect(path)?, MESSAGE_BYTES)?, patience: None })
     }
 
-    /// Sets how long a reply may take to begin; unlimited by default.
+    /// Sets the time within which a reply must begin. It is unlimited by default.
     pub fn set_patience(&mut self, patience: Option<Duration>) {
         self.patience = patience;
     }
 
-    /// Process at the other end.
+    /// Returns the process at the other end.
     #[must_use]
     pub fn peer_pid(&self) -> Option<u32> {
         Some(sheave_base::peer::peer(self.channel.stream()).ok()?.pid?.get())
     }
 
-    /// User of the process at the other end.
+    /// Returns the user of the process at the other end.
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
         Some(sheave_base::peer::peer(self.channel.stream()).ok()?.uid)
@@ -115,8 +115,8 @@ impl Client {
         }
     }
 
-    /// [`Client::call_more`] for replies that may be rare: `goes_on` is called after each reply, and twice a second
-    /// while there is none.
+    /// Same as [`Client::call_more`], for replies that may be rare: `goes_on` is called after each reply, and twice a
+    /// second while no reply comes.
     ///
     /// # Errors
     ///

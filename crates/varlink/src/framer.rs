@@ -21,7 +21,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// A framer for messages of at most `most` bytes, without the NUL.
+    /// Makes a framer for messages of at most `most` bytes, without the NUL.
     #[must_use]
     pub fn new(most: usize) -> Framer {
         Framer { bytes: Vec::new(), looked_at: 0, most }
@@ -36,7 +36,7 @@ impl Framer {
     ///
     /// # Errors
     ///
-    /// The message is too long, whether it is complete or not.
+    /// Returns an error if the message is too long, whether it is complete or not.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let too_long = TooLong { most: self.most };
         let Some(at) = self.bytes[self.looked_at..].iter().position(|byte| *byte == 0) else {

@@ -20,7 +20,7 @@ pub struct IdlError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,
-    /// Comment above it.
+    /// Comment above the definition.
     pub doc: String,
     /// Types, methods and errors, in order.
     pub members: Vec<Member>,
@@ -42,7 +42,7 @@ pub enum Kind {
 pub struct Member {
     pub kind: Kind,
     pub name: String,
-    /// Comment above it.
+    /// Comment above the member.
     pub doc: String,
     /// Fields of a struct or error, names of an enum, or parameters of a method.
     pub input: Vec<Field>,
@@ -54,9 +54,9 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub name: String,
-    /// Type as written; empty in an enum.
+    /// Type as written in the definition; empty in an enum.
     pub kind: String,
-    /// Comment above it.
+    /// Comment above the field.
     pub doc: String,
 }
 
@@ -77,7 +77,7 @@ struct Reader {
 ///
 /// # Errors
 ///
-/// A syntax error, or a type that is not defined, with its line.
+/// Returns a syntax error, or a type that is not defined, with its line.
 pub fn parse(text: &str) -> Result<Interface, IdlError> {
     let mut reader = Reader { tokens: tokens(text), at: 0 };
     let first = reader.take("interface")?;

@@ -18,10 +18,10 @@
 //! Invariants:
 //! - V1. A peer occupies at most [`server::Limits::message_bytes`] for messages, [`channel::MAX_FDS`] descriptors and
 //!   one thread of this process. There are at most [`server::Limits::clients`] peers.
-//! - V2. Waiting for a peer always has a deadline: for the rest of a message, for it to receive a reply, for its next
-//!   call.
-//! - V3. Peers without the right to change anything cannot lock out those with it: they get only a part of the
-//!   connections.
+//! - V2. Waiting for a peer always has a deadline: for the rest of a message, for the time in which the peer must
+//!   receive a reply, and for its next call.
+//! - V3. Peers without the right to change anything cannot lock out those with that right, because they get only a part
+//!   of the connections.
 
 pub mod call;
 pub mod channel;

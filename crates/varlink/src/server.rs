@@ -40,7 +40,7 @@ pub trait Service: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The error reply, or the fact that the caller has disconnected.
+    /// Returns the error reply, or the fact that the caller has disconnected.
     fn call(&self, call: &mut Call<'_>) -> Result<Value, CallError>;
 
     /// Called with a message for the operator.
@@ -79,7 +79,7 @@ impl Default for Limits {
 pub struct Roles {
     /// Users, in addition to root and the user of this process.
     pub admin_uids: Vec<u32>,
-    /// Groups; only the primary group of a peer counts.
+    /// Groups. Only the primary group of a peer counts.
     pub admin_gids: Vec<u32>,
 }
 
@@ -100,7 +100,7 @@ impl Roles {
 pub struct Server {
     shared: Arc<Shared>,
     accepts: Option<JoinHandle<()>>,
-    /// Closing it wakes the accepting thread.
+    /// Socket whose closing wakes the accepting thread.
     wakes: Option<UnixStream>,
 }
 
@@ -125,7 +125,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// A thread or socket cannot be created.
+    /// Returns an error if a thread or socket cannot be created.
     pub fn start(
         listener: UnixListener,
         service: Arc<dyn Service>,
@@ -142,8 +142,8 @@ impl Server {
         Ok(Server { shared, accepts: Some(accepts), wakes: Some(wakes) })
     }
 
-    /// Stops the server: disconnects all clients, and waits for calls in progress, at most for some seconds if one does
-    /// not end, such as a write to a pipe that nobody reads.
+    /// Stops the server: disconnects all clients and waits for calls in progress. The wait ends after some seconds if a
+    /// call does not end, such as a write to a pipe that nobody reads.
     pub fn stop(mut self) {
         self.end();
     }

@@ -1,4 +1,4 @@
-//! Peers that are hostile, slow or without rights; and a well-behaved one.
+//! Peers that are hostile, slow or without rights, and a well-behaved one.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use sheave_varlink::{Call, CallError, Client, ClientError, Failed, Limits, Role,
 
 const IDL: &str = "interface org.example.test\nmethod Echo(text: string) -> (text: string)\n";
 
-/// Answers calls, and counts the streams that it has given up.
+/// A service that answers calls, and counts the streams that it has given up.
 #[derive(Default)]
 struct Test {
     ended: AtomicU64,

@@ -9,7 +9,7 @@ use sheave_blk::bio::{BIO_FUA, Op};
 use crate::rig::{Ended, Mode, Rig};
 use crate::suite::{Checked, Suite};
 
-/// Most bytes at the beginning of the device that the checks use.
+/// Largest number of bytes at the beginning of the device that the checks use.
 const REACH: u64 = 4 << 20;
 
 /// A check, with its name in reports.
@@ -44,7 +44,7 @@ fn filled(device: &Device, bytes: &[u8]) -> Result<Buf, String> {
 }
 
 impl Suite {
-    /// Checks the status of an I/O: success, or anything on a device that may fail.
+    /// Checks the status of an I/O: it must be success, unless I/O on the device may fail.
     pub(crate) fn check(&self, what: &str, ended: &Ended) -> Checked {
         if ended.status.is_ok() || self.may_fail {
             return Ok(());
@@ -133,7 +133,7 @@ fn reads_back(suite: &Suite, device: &Device) -> Checked {
     Ok(())
 }
 
-/// Uses more pieces of memory than a request takes.
+/// Checks I/O with more pieces of memory than a request takes.
 fn pieces(suite: &Suite, device: &Device) -> Checked {
     if device.capabilities().read_only {
         return Ok(());
@@ -156,7 +156,7 @@ fn pieces(suite: &Suite, device: &Device) -> Checked {
     rig.finish()
 }
 
-/// Uses memory with exactly the alignment that the limits ask for.
+/// Checks I/O with memory that has exactly the alignment that the limits require.
 fn aligned(suite: &Suite, device: &Device) -> Checked {
     if device.capabilities().read_only {
         return Ok(());

@@ -1,8 +1,8 @@
-//! The contract of a driver, as checks that its author runs.
+//! The contract of a driver, in the form of checks that the driver's author runs.
 //!
-//! A [`Suite`] opens the device anew for each check, by a function of the author's, and sends I/O through rings of its
-//! own, each I/O with its own memory. A driver that hangs does not hang the suite: I/O that does not end in time is a
-//! failure.
+//! A [`Suite`] opens the device anew for each check, with a function of the author, and sends I/O through rings of its
+//! own, each I/O with its own memory. A driver that hangs does not hang the suite, because I/O that does not end in
+//! time is a failure.
 //!
 //! ```
 //! use sheave_conformance::Suite;

@@ -23,7 +23,7 @@ pub(crate) const CHECKS: &[Check] = &[
 fn send(rig: &mut Rig, device: &Device, number: u64) -> Result<u32, String> {
     let block = device.limits().logical_block;
     let op = if number.is_multiple_of(2) || device.capabilities().read_only { Op::Read } else { Op::Write };
-    // Scattered, so that neighbours do not merge into one request.
+    // The offsets are scattered, so that neighbours do not merge into one request.
     let at = number * 7 % (reach(device) / u64::from(block)) * u64::from(block);
     rig.send(op, 0, at, block, vec![buf(device, block as usize)?])
 }
@@ -131,7 +131,7 @@ fn attached_again(suite: &Suite, device: &Device) -> Checked {
     Ok(())
 }
 
-/// Checks that requests of a device that holds them for ever time out, and not too early.
+/// Checks that requests that a device holds for ever time out, and not too early.
 pub(crate) fn overdue(device: &Device) -> Checked {
     let limit = device.legs().first().map_or(Duration::ZERO, |leg| leg.queue.timeout());
     for mode in [Mode::Poll, Mode::Wait] {

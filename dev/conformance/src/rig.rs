@@ -14,9 +14,9 @@ use sheave_blk::Device;
 use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 
-/// Time for all I/O of a check together, beyond the device's own time limit.
+/// Time limit for all I/O of a check together, in addition to the device's own time limit.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest sleep of a ring. A driver that does not wake it is detected then.
+/// Longest sleep of a ring. A ring that sleeps until this limit has not been woken by its driver.
 const NAP: Duration = Duration::from_secs(5);
 
 /// The way in which a ring waits for I/O.
@@ -42,7 +42,7 @@ pub(crate) struct Rig {
     ended: Vec<(u32, Status)>,
     pub(crate) mode: Mode,
     plugged: bool,
-    /// Sleeps that lasted to their limit although an I/O had ended.
+    /// Number of sleeps that lasted to their limit although an I/O had ended.
     missed: u32,
 }
 
@@ -59,8 +59,8 @@ impl Rig {
         self.ctx.as_mut().expect("invariant: only the end of the rig takes it")
     }
 
-    /// Sends an I/O of `bytes` bytes. `memory` has that length if the operation has data, else none. Returns its
-    /// number.
+    /// Sends an I/O of `bytes` bytes. `memory` has that length if the operation has data, and is empty otherwise.
+    /// Returns the number of the I/O.
     pub(crate) fn send(
         &mut self,
         op: Op,
@@ -89,7 +89,7 @@ impl Rig {
         Ok(owner)
     }
 
-    /// Opens or closes a plug. I/O sent while it is open goes to the driver together.
+    /// Opens or closes a plug. The I/O that is sent while the plug is open goes to the driver together.
     pub(crate) fn plug(&mut self, open: bool) {
         match (open, std::mem::replace(&mut self.plugged, open)) {
             (true, false) => self.ctx().start_plug(32),
@@ -112,7 +112,7 @@ impl Rig {
             self.ctx().wait(1, Some(NAP));
             self.poll();
             self.missed += u32::from(before.elapsed() >= NAP && !self.ended.is_empty());
-            // More than once, because the process itself may have been stopped for the length of a sleep.
+            // More than one is required, because the process itself may have been stopped for the length of a sleep.
             if self.missed > 2 {
                 return Err("a ring that slept was not woken when its I/O had ended".into());
             }
@@ -120,7 +120,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Returns the I/O that has ended since the last call.
+    /// Returns the I/Os that have ended since the previous call.
     pub(crate) fn take(&mut self) -> Result<Vec<Ended>, String> {
         let mut all = Vec::new();
         for (owner, status) in std::mem::take(&mut self.ended) {
@@ -132,7 +132,7 @@ impl Rig {
         Ok(all)
     }
 
-    /// Waits until all I/O has ended, and returns it in the order in which it was sent.
+    /// Waits until all I/O has ended. Returns it in the order in which it was sent.
     pub(crate) fn wait_all(&mut self) -> Result<Vec<Ended>, String> {
         let deadline = Instant::now() + PATIENCE;
         let mut all = self.take()?;
@@ -153,7 +153,7 @@ impl Rig {
         self.wait_all()?.pop().ok_or_else(|| "an I/O that was sent alone has no end".to_string())
     }
 
-    /// Shuts the ring down with all its I/O, and returns how that ended.
+    /// Shuts the ring down with all its I/O. Returns how each I/O ended.
     pub(crate) fn close(mut self) -> Result<Vec<Ended>, String> {
         let mut ctx = self.ctx.take().expect("invariant: only the end of the rig takes it");
         let ended = &mut self.ended;
@@ -173,7 +173,7 @@ impl Rig {
 
     fn hung(&mut self) -> String {
         let left = self.live.len();
-        // Never dropped, because the device may still use the memory.
+        // The ring and the memory are leaked, because the device may still use the memory.
         std::mem::forget(self.ctx.take());
         std::mem::forget(std::mem::take(&mut self.live));
         format!("{left} I/Os have not ended after {} s ({:?})", PATIENCE.as_secs(), self.mode)

@@ -1,21 +1,21 @@
-//! The description of a driver that a suite is given, and the report of the checks.
+//! The description of the driver under test, and the report of the checks.
 //!
-//! Owns these two; the checks are in `data` and `life`.
+//! Owns the description and the report; the checks are in `data` and `life`.
 
 use std::fmt;
 
 use sheave_blk::{Device, DeviceError};
 
-/// The result of a check, with the reason of a failure.
+/// The result of a check: an error has the reason of the failure.
 pub(crate) type Checked = Result<(), String>;
 
-/// Opens the device under test, anew each time.
+/// Function that opens the device under test. Each call opens it anew.
 pub(crate) type Opener = Box<dyn Fn() -> Result<Device, DeviceError> + Send + Sync>;
 
 /// The checks of one driver.
 pub struct Suite {
     pub(crate) open: Opener,
-    /// Opens a device that holds every request for ever.
+    /// Function that opens a device that holds every request for ever.
     pub(crate) stuck: Option<Opener>,
     pub(crate) keeps: bool,
     pub(crate) may_fail: bool,
@@ -33,21 +33,21 @@ impl Suite {
         Suite { open: Box::new(open), stuck: None, keeps: true, may_fail: false }
     }
 
-    /// Declares that the device keeps no data, so that the bytes it reads are not compared.
+    /// Declares that the device keeps no data. The bytes that are read are then not compared.
     #[must_use]
     pub fn keeps_nothing(mut self) -> Suite {
         self.keeps = false;
         self
     }
 
-    /// Declares that I/O may fail, as on a device that injects faults. Each I/O must end all the same.
+    /// Declares that I/O may fail, like on a device that injects faults. Each I/O must end all the same.
     #[must_use]
     pub fn may_fail(mut self) -> Suite {
         (self.may_fail, self.keeps) = (true, false);
         self
     }
 
-    /// Adds the check that requests which the driver holds for ever time out. `open` opens a device that holds all
+    /// Adds the check that requests time out if the driver holds them for ever. `open` opens a device that holds all
     /// requests, with a time limit below a second.
     #[must_use]
     pub fn stuck(mut self, open: impl Fn() -> Result<Device, DeviceError> + Send + Sync + 'static) -> Suite {

@@ -1,7 +1,7 @@
 //! A valid pool with all kinds of metadata, and the fuzzer's damage to it.
 //!
-//! Owns the image (made once, by the pool's own code), and [`damaged`]: changes to its blocks, sealed, with every
-//! reference to them mended, so that the damage lies beyond all checksums.
+//! Owns the image (made once, by the pool's own code), and [`damaged`], which changes blocks of the image and then
+//! seals them and updates every reference to them. So no checksum detects the damage.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};
@@ -31,7 +31,7 @@ impl Memory {
         self.blocks.lock().expect("no panic under this lock")
     }
 
-    /// A device with these bytes.
+    /// Returns a device with these bytes.
     pub fn to_device(&self) -> Device {
         let device = open_device(SPEC).expect("opens");
         let io = DeviceIo::new(&device).expect("attaches");
@@ -76,7 +76,7 @@ impl BlockIo for Memory {
     }
 }
 
-/// The blocks of metadata of a valid pool of two members, with checksums of data or without.
+/// Returns the blocks of metadata of a valid pool of two members, with checksums of data or without.
 fn image(checksum: Checksum) -> &'static BTreeMap<u64, Box<Block>> {
     static IMAGES: [OnceLock<BTreeMap<u64, Box<Block>>>; 2] = [const { OnceLock::new() }; 2];
     IMAGES[usize::from(checksum == Checksum::Crc32c)].get_or_init(|| {
@@ -89,7 +89,7 @@ fn image(checksum: Checksum) -> &'static BTreeMap<u64, Box<Block>> {
         pool.create_volume("a", 4 << 30).expect("creates");
         pool.create_volume("b", 1 << 30).expect("creates");
         pool.close().expect("closes");
-        // Maps without data: a commit says that the units are written, and opening believes it.
+        // These maps have no data: a commit records the units as written, and opening the pool relies on that record.
         let set = |volume, unit, phys, bits| Record::Set { volume, unit, phys, written: [bits, 0, 0, 0] };
         commit(&device, &[Record::Run { volume: 1, unit: 0, count: 30, phys: 100 }, set(1, 200_000, 140, 3)]);
         commit(&device, &[Record::Run { volume: 2, unit: 250, count: 12, phys: 150 }]);
@@ -110,7 +110,7 @@ fn image(checksum: Checksum) -> &'static BTreeMap<u64, Box<Block>> {
     })
 }
 
-/// Adds a commit to the journal, behind what is there, as an open pool would.
+/// Adds a commit to the journal, behind the existing ones, like an open pool would.
 fn commit(device: &Device, records: &[Record]) {
     let io = DeviceIo::new(device).expect("attaches");
     let slots = SUPERBLOCKS.map(|at| {
@@ -131,7 +131,8 @@ fn commit(device: &Device, records: &[Record]) {
     let first = sheave_vol::journal::scan(&journal, &sb, &mut |_| ()).expect("intact").next_seq;
     let mut commit = Commit::with_capacity(1);
     if sb.checksum == Checksum::Crc32c {
-        // As before any write: opening the pool after a crash computes the checksums of what the regions hold.
+        // An intent precedes any write. Because of it, opening the pool after a crash computes the checksums of the
+        // data in the regions.
         let count = sb.geometry().regions(sb.total_units);
         commit.push(&sb.geometry(), &Record::Intent { first: 0, count });
     }
@@ -141,8 +142,8 @@ fn commit(device: &Device, records: &[Record]) {
     commit.pieces(&ring, first).for_each(|(at, bytes)| io.write(at, bytes).expect("writes"));
 }
 
-/// The image with the fuzzer's changes: a byte that says whether the pool has checksums of data, then 6 bytes for each
-/// change (which block, where in it, what).
+/// Returns the image with the fuzzer's changes. The first byte of `data` decides if the pool has checksums of data.
+/// Then follow 6 bytes for each change: the block, the position in it, and the new bytes.
 pub fn damaged(data: &[u8]) -> Memory {
     let (kind, data) = data.split_first().unwrap_or((&0, &[]));
     let mut blocks = image(if kind & 1 == 0 { Checksum::None } else { Checksum::Crc32c }).clone();
@@ -150,7 +151,7 @@ pub fn damaged(data: &[u8]) -> Memory {
     for change in data.chunks_exact(6).take(16) {
         let at = addresses[usize::from(change[0]) % addresses.len()];
         let place = usize::from(u16::from_le_bytes([change[1], change[2]])) % BLOCK;
-        // The upper half of the third byte says how much is written.
+        // The lowest bit of the sixth byte decides if one byte or two are written.
         let len = if change[5] & 1 == 0 { 1 } else { 2 };
         let bytes = [change[3], change[4]];
         let sealed = change[5] & 0xF0 != 0xF0;
@@ -163,7 +164,7 @@ pub fn damaged(data: &[u8]) -> Memory {
     Memory { blocks: Mutex::new(blocks) }
 }
 
-/// Changes a block; if it is to be sealed, mends its checksum and all references to it.
+/// Changes a block. If it is to be sealed, updates its checksum and all references to it.
 fn set(
     blocks: &mut BTreeMap<u64, Box<Block>>,
     addresses: &[u64],

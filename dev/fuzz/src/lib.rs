@@ -1,8 +1,8 @@
-//! What the fuzzers share: blocks made of the fuzzer's bytes, and a pool to damage.
+//! Shared parts of the fuzzers: blocks made of the fuzzer's bytes, and a pool to damage.
 //!
-//! Owns no target: each is a program in `dev/fuzz/src/bin`. `cargo xtask fuzz` builds and runs them. Every block is
-//! tried as it is and sealed: with a right checksum, own address and pool, so that the fuzzer need not guess these to
-//! get further.
+//! Owns no target: each target is a program in `dev/fuzz/src/bin`. `cargo xtask fuzz` builds and runs them. Every block
+//! is tried unchanged and sealed. A sealed block has the right checksum, address and pool, so that the fuzzer reaches
+//! the code behind these checks without guessing them.
 
 pub mod image;
 
@@ -12,18 +12,18 @@ use sheave_vol::page::{Expect, PageRef};
 use sheave_vol::superblock::{Geometry, Superblock};
 use sheave_vol::{Checksum, LowWater};
 
-/// The pool that sealed blocks belong to.
+/// Identifier of the pool to which sealed blocks belong.
 pub const POOL: [u8; 16] = *b"sheave fuzz pool";
-/// Where sealed blocks lie.
+/// Address of sealed blocks.
 pub const ADDRESS: u64 = 64 << 20;
 
-/// The geometries that a decoder is tried with: the first byte chooses.
+/// Returns one of the geometries with which a decoder is tried. The first byte chooses it.
 pub fn geometry(data: &[u8]) -> Geometry {
     let shift = 12 + u32::from(data.first().copied().unwrap_or(0) % 9);
     Geometry::new(1 << shift, 1 << 16, 16)
 }
 
-/// A block of these bytes, the rest zero.
+/// Returns a block that begins with these bytes; the rest is zero.
 pub fn block(data: &[u8]) -> Block {
     let mut block = [0; BLOCK];
     let len = data.len().min(BLOCK);
@@ -31,7 +31,7 @@ pub fn block(data: &[u8]) -> Block {
     block
 }
 
-/// A block of this kind that is whole, and belongs where [`expect`] looks for it.
+/// Returns a valid block of this kind that belongs to the pool and address which [`expect`] names.
 pub fn sealed(data: &[u8], kind: u16, address: u64) -> Block {
     let mut block = block(data);
     block[..4].copy_from_slice(&MAGIC);
@@ -44,13 +44,13 @@ pub fn sealed(data: &[u8], kind: u16, address: u64) -> Block {
     block
 }
 
-/// Gives the block the checksum that it should have.
+/// Writes the right checksum into the block.
 pub fn seal(block: &mut Block) {
     let sum = checksum(block);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What the parent of a block would say of it.
+/// Returns the reference to a block that its parent would have.
 pub fn expect(block: &Block) -> Expect {
     let mut index = [0; 8];
     index.copy_from_slice(&block[48..56]);
@@ -59,7 +59,7 @@ pub fn expect(block: &Block) -> Expect {
     Expect { pool: POOL, generation: u64::MAX, page, index: u64::from_le_bytes(index) }
 }
 
-/// A pool of so many members of 64 MiB.
+/// Returns the superblock of a pool that has `members` members of 64 MiB.
 pub fn superblock(replay_seq: u64, journal_blocks: u32, members: u64) -> Superblock {
     const MEMBER: u64 = 64 << 20;
     let mut labels = [0; MAX_MEMBERS];

@@ -38,23 +38,24 @@ const CUTS: usize = 12;
 /// Bytes read at a time. A range that is refused is read again block by block.
 const LONG: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
-/// Turns in which a read must end.
+/// Number of turns after which a read that has not ended counts as stuck.
 const MAX_TURNS: u32 = 100_000;
 
-/// Number of pools that came to each outcome.
+/// Numbers of pools that came to each outcome, and of misdirected writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Writes that landed elsewhere.
+    /// Number of writes that landed elsewhere.
     pub misdirected: u64,
-    /// Everything was as it must be.
+    /// Number of pools in which everything was as it must be.
     pub kept: u64,
-    /// The damage was reported, by a failed read or by a volume that does not open.
+    /// Number of pools that reported the damage, by a failed read or by a volume that does not open.
     pub told: u64,
-    /// The pool did not open, and said why.
+    /// Number of pools that did not open, with an error that names the reason.
     pub refused: u64,
-    /// Older state was served: out of contract.
+    /// Number of pools that served older state: out of contract.
     pub older: u64,
-    /// Contents that never were there were served: out of contract, without checksums or in a region that was open.
+    /// Number of pools that served contents that were never there: out of contract, unless the pool has no checksums or
+    /// the contents were in a region that was open.
     pub foreign: u64,
 }
 
@@ -93,8 +94,8 @@ fn setup_of(seed: u64, lie: Lie, checksums: bool) -> Setup {
     // Every block is read often, so volumes are small and few. Opening again is left to `open`, which judges the
     // result.
     (setup.huge, setup.crowd, setup.mix.reopen, setup.overlap) = (0, 0, 0, true);
-    // Of two writes to one block at a time, the checksum is that of the block read back, so a misdirected write counts
-    // as good.
+    // If two writes to one block overlap in time, the pool takes the block's checksum from the data that it reads back.
+    // A misdirected write would then pass for good data.
     setup.twice = 0;
     setup.mix.write = setup.mix.write.max(60);
     setup.max_volumes = setup.max_volumes.min(7);
@@ -169,7 +170,7 @@ impl Broken<'_> {
         }
     }
 
-    /// Reads everything that a pool has, and judges it.
+    /// Reads the whole contents of a pool and judges them.
     fn judge(&mut self, pool: &Pool, disk: &SimDisk, known: &Known<'_>) -> Result<(), String> {
         disk.hold(false);
         let info = pool.info();
@@ -233,7 +234,7 @@ impl Reader<'_> {
         Ok(Served { size, sectors })
     }
 
-    /// Returns `None` if a checksum does not match.
+    /// Reads a range of a file. Returns `None` if a checksum does not match.
     fn read(&mut self, file: &Arc<dyn File>, pos: u64, len: u64) -> Result<Option<Vec<u8>>, String> {
         self.next += 1;
         self.engine.submit(self.next, file, pos, Want::Read(len as usize));

@@ -123,19 +123,22 @@ pub fn harm(image: &mut Image, block: &MetaBlock, harm: Harm, all: &[MetaBlock],
 /// The outcome of opening a damaged pool.
 #[derive(Debug)]
 pub enum Verdict {
-    /// The pool does not open, with this error; and the findings of `check`.
+    /// The pool does not open. Holds its error and the report of `check`.
     Refused(PoolError, CheckReport),
-    /// The pool opens for reading without these volumes, and the others are intact.
+    /// The pool opens for reading without the named volumes, and the others are intact. Holds the report of `check`
+    /// too.
     Partly(Vec<String>, CheckReport),
-    /// The pool opens, and everything is intact.
+    /// The pool opens, and everything is intact. Holds the report of `check`.
     Unharmed(CheckReport),
 }
 
 /// Damage that goes away: the block, and the image with the block intact.
 pub type Passing<'a> = Option<(&'a MetaBlock, &'a Image)>;
 
-/// Opens a damaged pool. Returns an error for an outcome that must not be: wrong data, or damage that `check` does not
-/// find. With `passing`, a pool that opens in part is used, then the block is restored, and nothing may be missing.
+/// Opens a damaged pool. Returns an error for a forbidden outcome: wrong data, or damage that `check` does not find.
+///
+/// With `passing`, a pool that opens in part is used while the block is damaged. Then the block is restored, and
+/// nothing may be missing.
 pub fn judge(setup: &Setup, image: &Image, model: &Model, passing: Passing<'_>) -> Result<Verdict, String> {
     let disk = |image: &Image| SimDisk::new(image.clone(), DiskOptions { lie: None, ..setup.disk.clone() });
     let report = check_image(image).map_err(|error| format!("check fails instead of telling: {error}"))?;
@@ -226,8 +229,8 @@ fn use_others(pool: &Pool, damaged: &[String]) -> Vec<(u64, u64)> {
     places
 }
 
-/// Does the volume's part of writing a block, without the data, and appends its range on the disk to `places`. Returns
-/// true if it succeeded.
+/// Allocates the space of one block of the volume as a write does, but writes no data. Appends the range on the disk to
+/// `places`. Returns true if it succeeded.
 fn write(volume: &Volume, at: u64, places: &mut Vec<(u64, u64)>) -> bool {
     let (len, token) = (BLOCK as u64, MayBlock::on_worker());
     if at + len > volume.size_bytes() {

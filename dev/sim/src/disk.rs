@@ -1,9 +1,10 @@
 //! A simulated disk: a block driver over an image in memory, with a volatile cache, cut at will.
 //!
-//! Owns [`SimDisk`], its driver and its hardware queues. [`media`] decides what is durable and what a crash leaves;
-//! here requests arrive and end. A request that arrives waits for a seeded number of polls, so the requests of one ring
-//! end in any order, and between two rings the one that is polled goes first. Some requests are slow: the disk holds
-//! them while much else happens. Of the threads that use the disk one runs at a time ([`threads`](crate::threads)).
+//! Owns [`SimDisk`], its driver and its hardware queues: requests arrive and end in this module. [`media`] decides
+//! which data is durable and what a crash leaves. A request that arrives waits for a seeded number of polls, so the
+//! requests of one ring end in any order; of two rings, the one that is polled first gets its requests first. The disk
+//! holds some requests for so long that much else happens meanwhile. Only one of the threads that use the disk runs at
+//! a time ([`threads`](crate::threads)).
 //!
 //! The faults atlas, for a disk that keeps its promises (no [`Lie`]):
 //!
@@ -76,14 +77,14 @@ struct State {
     rng: Rng,
     /// Requests that arrived and have not ended.
     held: usize,
-    /// Flushes that still succeed before the next failures, and the number of failures.
+    /// Number of flushes that still succeed, and the number of flushes that fail after them.
     failing: (u32, u32),
-    /// Time as held requests see it. Not looked at while `holds` is false.
+    /// Number of ticks that have passed. Held requests count their time in ticks. Unused while `holds` is false.
     ticks: u64,
     holds: bool,
-    /// Ticks for which the next read is held.
+    /// Number of ticks for which the next read is held.
     next_read: Option<u64>,
-    /// The full file system that the disk is a file in, if any.
+    /// The full file system in which the disk is a file, if it is one.
     host: Option<host::Host>,
     failures: Failures,
 }
@@ -96,9 +97,9 @@ impl State {
 }
 
 impl State {
-    /// Takes space for a write from the full file system, and truncates `data` to the part that finds some. Returns
-    /// `None` if all of it does, else true if a part is left. `frees` is the percentage of such refusals after which
-    /// others free some space.
+    /// Takes space for a write from the full file system, and truncates `data` to the part that gets space. Returns
+    /// `None` if all of the data gets space. Otherwise returns true if a part of `data` is left. `frees` is the
+    /// percentage of refusals after which other users free some space.
     fn find_space(&mut self, sector: u64, data: &mut Vec<u8>, frees: u64) -> Option<bool> {
         let got = self.host.as_mut()?.take(sector, data.len());
         if got == data.len() {
@@ -143,7 +144,7 @@ pub struct SimDisk {
     /// The disks that it is made of, the spare one last.
     parts: Arc<Vec<Device>>,
     device: Option<Device>,
-    /// The pool has the spare disk.
+    /// True if the pool has the spare disk.
     grown: bool,
 }
 
@@ -169,8 +170,8 @@ impl SimDisk {
         let parts = Arc::new(Vec::new());
         let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
         let device = |member| Device::from_driver("sim:", Box::new(member));
-        // All drivers are made before the disk has a device: one that held it would own itself once the device is
-        // extended.
+        // All drivers are made before the disk has a device. A driver that held this device would keep itself alive
+        // once the device is extended.
         let mut devices: Vec<Device> = disk.members().map(device).collect();
         let spare = disk.spare_member().map(device);
         disk.device = match devices.as_slice() {
@@ -212,7 +213,7 @@ impl SimDisk {
         self.grown = true;
     }
 
-    /// Returns this disk with the spare one joined to it, as a pool finds it that has both.
+    /// Returns the disk of a pool that has the spare disk: this disk with the spare one joined to it.
     pub fn joined(&self) -> Result<SimDisk, PoolError> {
         let device = sheave_vol::join("sim:", &self.parts)?;
         Ok(SimDisk { device: Some(device), grown: true, ..self.clone() })
@@ -302,7 +303,7 @@ impl SimDisk {
     }
 
     /// Returns the contents left if the power goes now and one of the loose writes landed at the sector that `to`
-    /// returns. For the mode in which damage must be noticed.
+    /// returns. Used where damage must be detected.
     #[must_use]
     pub fn misdirect(&self, rng: &mut Rng, to: impl Fn(&mut Rng) -> u64) -> (Image, Cut) {
         let state = self.lock();
@@ -333,7 +334,7 @@ struct Member {
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: the limits and the size are those of the disk that its queues reach.
+// SAFETY: D7: the limits and the size are those of the disk to which its queues send requests.
 unsafe impl Driver for Member {
     fn limits(&self) -> Limits {
         Limits::default()
@@ -372,11 +373,11 @@ unsafe impl Driver for Member {
 struct Due {
     tag: u16,
     id: u64,
-    /// The poll in which the request ends.
+    /// Number of the poll in which the request ends.
     poll: u64,
-    /// The tick before which it does not end.
+    /// Number of the first tick in which the request may end.
     tick: u64,
-    /// Set if it finds the file system full; true if a part of it is done nevertheless.
+    /// Set if the file system was full when the request arrived. True if a part of the request is done nevertheless.
     refused: Option<bool>,
 }
 
@@ -384,7 +385,7 @@ struct Due {
 #[derive(Debug)]
 struct SimQueue {
     disk: SimDisk,
-    /// The sectors of its member within the whole disk.
+    /// The sectors of this queue's member within the whole disk.
     sectors: Range<u64>,
     held: RqQueue,
     due: Vec<Due>,
@@ -431,7 +432,8 @@ impl SimQueue {
         self.held.push(rq);
     }
 
-    /// Returns the sector at which a write lands: rarely another one, near by or anywhere on the same member.
+    /// Returns the sector at which a write to `sector` lands. Rarely this is another one, near by or anywhere on the
+    /// same member.
     fn misdirected(&self, state: &mut State, sector: u64, bytes: usize) -> u64 {
         let last = self.sectors.end - (bytes / SECTOR) as u64;
         if state.rng.below(1000) >= MISDIRECTED {

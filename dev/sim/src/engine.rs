@@ -6,7 +6,8 @@
 //! | [`rings`] | a ring whose workers are stepped |
 //!
 //! Owns the [`Engine`] trait. Work that may block (`map_blocking`, `fallocate`, `sync`) is a call on a thread of
-//! [`Threads`]: it goes on when it is stepped, and waits while I/O of this engine and of others is under way.
+//! [`Threads`]. Such a call makes progress only when it is stepped, and it waits while I/O of this engine or of others
+//! is under way.
 
 pub mod direct;
 pub mod rings;
@@ -33,7 +34,7 @@ pub enum Want {
     Write(Vec<u8>, bool),
     /// The mode, and the number of bytes.
     Zero(FallocateMode, u64),
-    /// Makes durable the writes that ended before.
+    /// Makes durable the writes that ended before the sync began.
     Sync,
 }
 
@@ -45,13 +46,15 @@ pub struct Ended {
     pub data: Vec<u8>,
 }
 
-/// Calls of engines that may wait for anything: a grace period, space, other writes.
+/// A call that may wait for anything (a grace period, space, other writes) starts only while fewer calls of engines run
+/// than this number.
 const MAX_UNBOUND: usize = 5;
-/// Calls of engines in all. The difference is kept for calls that wait for nothing but the disk and a commit: the
-/// others wait for those, and would wait for ever. The rest of [`Threads`] is for calls on the pool.
+/// A call that waits only for the disk or for a commit starts only while fewer calls of engines run than this number.
+/// It is larger than `MAX_UNBOUND`, because the other calls wait for such calls and would wait for ever if no thread
+/// were left for them. The remaining threads of [`Threads`] are for calls on the pool.
 const MAX_BOUND: usize = 9;
 
-/// Returns true if an engine may start a call. `bound`: the call waits for the disk and commits alone.
+/// Returns true if an engine may start a call. `bound` is true for a call that waits only for the disk and for commits.
 fn has_room(threads: &Threads, bound: bool) -> bool {
     threads.running().len() < if bound { MAX_BOUND } else { MAX_UNBOUND }
 }
@@ -60,8 +63,8 @@ fn has_room(threads: &Threads, bound: bool) -> bool {
 pub trait Engine {
     fn submit(&mut self, op: u64, file: &Arc<dyn File>, pos: u64, want: Want);
 
-    /// Makes one step without blocking, and returns the requests that ended. The owner of the threads steps the calls
-    /// that it starts.
+    /// Makes one step without blocking, and returns the requests that ended. It starts calls but does not step them;
+    /// the owner of the threads does.
     fn turn(&mut self) -> Vec<Ended>;
 
     /// Returns the state of the requests in words.
@@ -70,7 +73,7 @@ pub trait Engine {
     /// Returns the number of requests that have not ended.
     fn busy(&self) -> usize;
 
-    /// Drops what is kept for a file that no request uses.
+    /// Drops what the engine keeps for a file that no request uses any more.
     fn detach(&mut self, file: &Arc<dyn File>);
 }
 

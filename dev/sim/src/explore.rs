@@ -1,9 +1,9 @@
 //! Exploration: a run is cut at many steps, each cut is recovered, recovery is cut again, and work goes on after it.
 //!
-//! Owns [`explore`]. A run happens once; every crash is then derived from its log. For each, the pool is opened on the
-//! contents that the crash left, all of it is compared with the model, and `check` must find nothing. Some recoveries
-//! are cut too (with the same model, as recovery may be interrupted at any time); on others work goes on and is cut in
-//! its turn.
+//! Owns [`explore`]. A run happens once; every crash is then derived from its log. For each crash, the pool is opened
+//! on the contents that the crash left, all its contents are compared with the model, and `check` must find nothing.
+//! Some recoveries are cut too, with the same model, because recovery may be interrupted at any time. After other
+//! recoveries work goes on, and that work is cut like the first run.
 
 mod deletes;
 mod failure;
@@ -44,7 +44,7 @@ impl Plan {
     #[must_use]
     pub fn new(seed: u64, ops: usize, cuts: usize) -> Plan {
         let setup = Setup::of_run(seed, ops);
-        // Work after the crash is what could mistake the rest of a torn commit in the journal for a later commit.
+        // Only work after the crash could mistake the rest of a torn commit in the journal for a later commit.
         let go_on = if setup.bulk { 30 } else { 12 };
         Plan { setup, cuts, nested: 15, go_on }
     }
@@ -54,21 +54,21 @@ impl Plan {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub crashes: u64,
-    /// Crashes in the middle of a recovery.
+    /// Number of crashes in the middle of a recovery.
     pub nested: u64,
-    /// Steps of all disks.
+    /// Number of steps of all disks.
     pub steps: u64,
-    /// Operations that a full pool refused.
+    /// Number of operations that a full pool refused.
     pub refused: u64,
-    /// Bytes of free space that went back to the disk.
+    /// Number of bytes of free space that were discarded on the disk.
     pub trimmed: u64,
-    /// Requests that the disk failed.
+    /// Numbers of requests that the disk failed.
     pub failures: Failures,
-    /// Crashes that left a commit without its first block.
+    /// Number of crashes that left a commit without its first block.
     pub headless: u64,
-    /// Crashes after which the pool had an added disk.
+    /// Number of crashes after which the pool had an added disk.
     pub grown: u64,
-    /// Situations that the runs have met.
+    /// Counts of the situations that the runs have met.
     pub tally: Tally,
     /// A hash of everything that happened: equal for equal runs.
     pub trace: u64,
@@ -100,21 +100,21 @@ struct Explorer<'a> {
 
 /// A run that can be cut.
 struct Run {
-    /// The disk's contents before the run.
+    /// The contents of the disk before the run.
     before: Image,
     log: Vec<Step>,
     history: History,
     /// The model at the beginning of the run.
     model: Model,
     counters: Counters,
-    /// The first step at which it may be cut.
+    /// Number of the first step at which the run may be cut.
     from: usize,
     /// True if the pool had the spare disk, or the space by which the disk has grown, from the beginning.
     grown: bool,
     lies: bool,
-    /// A flush failed, and the pool was dropped afterwards.
+    /// True if a flush failed and the pool was dropped afterwards.
     degraded: bool,
-    /// A request failed on the disk.
+    /// True if a request failed on the disk.
     failed: bool,
 }
 
@@ -125,9 +125,9 @@ struct Known {
     /// True if the pool may have the spare disk, or the space by which the disk has grown.
     may_have_grown: bool,
     must_have_grown: bool,
-    /// The pool has the list of volumes that lost acknowledged writes (V25).
+    /// True if the pool has the list of volumes that lost acknowledged writes (V25).
     listed: bool,
-    /// The journal has a commit without its first block ([`headless_commit`]).
+    /// True if the journal has a commit without its first block ([`headless_commit`]).
     headless: bool,
 }
 
@@ -362,7 +362,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Extends the disk of a pool by `behind` bytes, which hold in turn nothing, noise, and blocks of the same pool as an
+/// Extends the disk of a pool by `behind` bytes. In turn they hold zeroes, noise, and blocks of the same pool like an
 /// older copy of it would have left them.
 fn with_old_things(mut image: Image, behind: u64) -> Image {
     let (size, block) = (image.size_bytes(), PAGE as u64);
@@ -394,13 +394,13 @@ fn open_as(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), PoolError> {
     }
 }
 
-/// Returns the contents left when a commit that has just arrived loses its first block and nothing else. Its other
-/// blocks must never pass for those of a later commit.
+/// Returns the contents left when a commit that has just arrived loses its first block and nothing else. Recovery must
+/// never take the other blocks of that commit for blocks of a later commit.
 fn headless_commit(media: &Media, rng: &mut Rng) -> (Image, Cut) {
     let loose = media.loose();
     let mut cut = Cut::draw(&loose, rng);
     if let Some(last) = cut.fates.last_mut() {
-        // Eight sectors are the first block.
+        // The mask clears the first eight sectors, which are the first block.
         *last = Fate::Torn(!0xff);
     }
     (media.crash_as(&cut), cut)

@@ -20,7 +20,7 @@
 //! | [`writer`] | a writing process that a test kills |
 //! | [`threads`] | blocking calls, on threads of which one runs at a time |
 //!
-//! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
+//! It is a roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 
 pub mod audit;
 pub mod broken;

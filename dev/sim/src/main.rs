@@ -25,13 +25,13 @@ const USAGE: &str =
 
 Of every 20th seed there are also runs on disks that break a promise: a flush that lies, a write that lands elsewhere.";
 
-/// Every how many seeds there are also runs on disks that break a promise.
+/// Of this number of seeds, one also runs on disks that break a promise.
 const BROKEN: u64 = 20;
 /// Time limit for reducing a failure.
 const SHRINK: Duration = Duration::from_secs(60);
 
 struct Args {
-    /// Be the process that a test kills, on this device.
+    /// Run as the process that a test kills, on this device.
     write: Option<String>,
     /// Create the pool first.
     format: bool,

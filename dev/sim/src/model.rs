@@ -1,20 +1,22 @@
 //! The model: the values that each sector of each volume may hold, now and after a crash.
 //!
-//! Owns [`Model`], which changes by [`Event`]s alone, and answers two questions: which values may a reader see, and
-//! which may a crash leave. It has no pools, units or journals; it states the durability contract:
+//! Owns [`Model`]. Only [`Event`]s change it. It returns the values that a reader may see and those that a crash may
+//! leave. It has no pools, units or journals; it states the durability contract:
 //!
 //! - R1: a write (or discard, which writes zeroes) that is under way may or may not be there, sector by sector.
-//! - R2: a write that has ended is what readers see, until a later one; of two that overlap in time either may be last.
+//! - R2: readers see a write that has ended, until a later write replaces it. Of two writes that overlap in time,
+//!   either may be the last.
 //! - R3: a flush that has ended covers the writes that had ended when it was issued, in all volumes of the pool: a
-//!   crash leaves those, or something later. A DSYNC write covers itself.
+//!   crash leaves the data of those writes, or something later. A DSYNC write covers itself.
 //! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has
 //!   returned; a crash within the call leaves the state before it or the state after it. (The range that a resize was
 //!   to cut off may be zero already.) A rollback, and the zeroes of a resize, are writes as long as the call: other
 //!   writes under way come before or after them, sector by sector.
-//! - R5: a snapshot holds, durably, the writes that had ended before the call; of writes under way, any.
+//! - R5: a snapshot holds, durably, the writes that had ended before the call. It may hold any part of the writes that
+//!   were under way.
 //! - R6: sectors that were never written, or were cut off and grown again, are zero.
 //! - R7: the contents found after a crash stay.
-//! - R8: a volume that grows has the size that its writes gave it; the sizes that a crash may leave are in `size`.
+//! - R8: the size of a volume that grows comes from its writes; `size` has the sizes that a crash may leave.
 
 mod cell;
 mod change;
@@ -50,7 +52,7 @@ pub struct Model {
     syncs: BTreeMap<u64, u64>,
     /// The call that is under way, with the time at which it began.
     changing: Option<(Change, u64)>,
-    /// Sizes of the sources when the copy under way began.
+    /// Sizes that the sources had when the copy under way began.
     reached: Vec<u64>,
     /// Times at which the reads under way began.
     readers: Vec<u64>,
@@ -91,8 +93,8 @@ impl Model {
         }
     }
 
-    /// Returns the time at which the first of the reads and the call under way began. Nothing that one of them may
-    /// still see is dropped.
+    /// Returns the time at which the earliest of the reads and the call under way began. Values that any of them may
+    /// still see must be kept.
     fn horizon(&self) -> u64 {
         let changing = self.changing.as_ref().map(|(_, since)| *since);
         self.readers.iter().copied().chain(changing).min().unwrap_or(u64::MAX)

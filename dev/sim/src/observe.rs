@@ -1,4 +1,4 @@
-//! The contents of a pool, read past its I/O path: mappings come from the volumes, bytes from the disk.
+//! The contents of a pool, read without its I/O path: mappings come from the volumes, bytes from the disk.
 
 use sheave_base::status::Status;
 use sheave_iomap::File;

@@ -21,7 +21,7 @@ pub struct Mix {
     pub sync: u64,
     /// Discards and write-zeroes.
     pub zero: u64,
-    /// Steps of engines and calls, with no new request.
+    /// Steps of engines and calls, without a new request.
     pub turn: u64,
     pub create: u64,
     /// Snapshots and clones.
@@ -34,11 +34,11 @@ pub struct Mix {
     pub pool_sync: u64,
     /// Closing and opening the pool.
     pub reopen: u64,
-    /// Adding the spare disk, or taking in the room that the disk has grown by.
+    /// Additions of the spare disk, or of the room by which the disk has grown.
     pub grow: u64,
     /// Scrubs of the open pool.
     pub scrub: u64,
-    /// Reads that the disk holds for long, while the same place is written, discarded, copied, cut off.
+    /// Reads that the disk holds for long while their range is written, discarded, copied and cut off.
     pub stare: u64,
     /// Trims and discards of free space.
     pub trim: u64,
@@ -46,7 +46,7 @@ pub struct Mix {
 
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Decides every field below, and everything that happens.
+    /// Seed of the run. It decides every field below, and everything that happens.
     pub seed: u64,
     /// Number of operations.
     pub ops: usize,
@@ -55,40 +55,42 @@ pub struct Setup {
     pub unit_bytes: u64,
     pub journal_bytes: u64,
     pub checksum: Checksum,
-    /// Copies of each metadata page.
+    /// Number of copies of each metadata page.
     pub copies: u8,
-    /// Number of engines that issue I/O side by side.
+    /// Number of engines that issue I/O at the same time.
     pub engines: usize,
-    /// The engines are rings; otherwise they call the volumes directly.
+    /// True if the engines are rings; otherwise they call the volumes directly.
     pub rings: bool,
     /// Largest number of volumes, snapshots included.
     pub max_volumes: usize,
     pub max_volume_bytes: u64,
-    /// Percentage of requests that are long and anywhere in the volume.
+    /// Percentage of requests that are long and lie anywhere in the volume.
     pub long: u64,
-    /// Percentage of writes that go ahead although their range is being written.
+    /// Percentage of writes that are issued although another write to their range is under way.
     pub twice: u64,
     /// Percentage of volumes that are huge, so that their maps have several levels and few entries.
     pub huge: u64,
-    /// Volumes created at the beginning.
+    /// Number of volumes created at the beginning.
     pub crowd: u32,
-    /// Commits have several journal blocks.
+    /// True if commits have several journal blocks.
     pub bulk: bool,
     /// Percentage of volumes that grow.
     pub growing: u64,
-    /// Calls on the pool take several steps, beside requests and other calls. Otherwise everything under way ends
-    /// before the next operation.
+    /// True if calls on the pool take several steps, while requests and other calls are under way. Otherwise everything
+    /// under way ends before the next operation.
     pub overlap: bool,
-    /// Percentage of releases of the pool's lock at which other threads run before it is taken again; and of those, the
-    /// percentage at which they run for long.
+    /// Gaps between two holds of the pool's lock. The first number is the percentage of releases of the lock at which
+    /// other threads run before it is taken again. The second is the percentage of those gaps in which they run for
+    /// long.
     pub gaps: (u64, u64),
     /// Percentage of a call's steps at which its timed wait expires.
     pub impatience: u64,
-    /// Bytes of the disk behind the pool, which was made when the disk was smaller. They hold leftovers of earlier use.
+    /// Number of bytes of the disk behind the end of the pool, which was made when the disk was smaller. They hold
+    /// leftovers of earlier use.
     pub behind: u64,
     pub disk: DiskOptions,
     pub mix: Mix,
-    /// Numbers of operations that are left out; `shrink` uses this to reduce a failure.
+    /// Numbers of operations that are left out. `shrink` sets them to reduce a failure.
     pub skip: Vec<usize>,
 }
 
@@ -104,7 +106,7 @@ impl Setup {
         let tiny = small && unit_bytes >= 16 * KIB && rng.percent(40);
         let units = draw_units(&mut rng, small, tiny);
         let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
-        // Just enough for the reserve, the journal and `units` units of data.
+        // Just enough space for the reserve, the journal and `units` units of data.
         let reserve = (RESERVE_BYTES / unit_bytes).max(2) + 3;
         let tight = (units + reserve) * unit_bytes + journal_bytes;
         let size_bytes = if small { tight } else { (units * unit_bytes).clamp(2 << 20, 96 << 20) };
@@ -124,7 +126,7 @@ impl Setup {
         let mut mix = draw_mix(&mut rng);
         // Many small units written between two flushes make commits of several journal blocks.
         let bulk = !small && unit_bytes <= 8 * KIB && rng.percent(50);
-        // Few flushes in little space: units pass from one volume to another before anything is durable.
+        // Few flushes in little space, so units pass from one volume to another before anything is durable.
         if tiny {
             (mix.write, mix.zero, mix.sync, mix.pool_sync) = (40, 20, 6, 4);
         } else if small && rng.percent(50) {
@@ -182,7 +184,7 @@ impl Setup {
         setup.with_focus().with_failures()
     }
 
-    /// Concentrates a third of the runs on one situation in which few, rare interleavings go wrong.
+    /// Concentrates a third of the runs on one situation in which only rare interleavings fail.
     fn with_focus(self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0xf0c);
         match rng.below(100) {
@@ -198,7 +200,7 @@ impl Setup {
         }
     }
 
-    /// Sets many slow reads and little space, so that a unit that is being read is soon another volume's.
+    /// Sets many slow reads and little space, so that a unit that is being read soon belongs to another volume.
     #[must_use]
     pub fn with_slow_reads(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd) = (true, 0, 0);
@@ -208,7 +210,7 @@ impl Setup {
         self
     }
 
-    /// Sets many trims beside operations that take and free space. The disk returns arbitrary data for a trimmed
+    /// Sets many trims, during operations that take and free space. The disk returns arbitrary data for a trimmed
     /// sector.
     #[must_use]
     pub fn with_trims(mut self) -> Setup {
@@ -218,7 +220,7 @@ impl Setup {
         self
     }
 
-    /// Sets volumes that all grow, and that are cut, made larger and rolled back while they are written.
+    /// Sets volumes that all grow, and that are cut, enlarged and rolled back while they are written.
     #[must_use]
     pub fn with_cuts(mut self) -> Setup {
         (self.growing, self.overlap, self.huge, self.crowd) = (100, true, 0, 0);
@@ -227,7 +229,7 @@ impl Setup {
         self
     }
 
-    /// Sets volumes that grow by many small units between two flushes, so that commits have many blocks.
+    /// Sets volumes that grow, and many small units between two flushes, so that commits have many blocks.
     #[must_use]
     pub fn with_long_commits(mut self) -> Setup {
         (self.growing, self.bulk, self.huge, self.crowd) = (100, true, 0, 0);
@@ -239,16 +241,16 @@ impl Setup {
         self
     }
 
-    /// Sets a journal in which a quarter of the writes fail while volumes are copied and rolled back. Copies are of few
-    /// units, and operations stay with a copy and its source, so that the units of a failed commit are soon written to
-    /// again. Checkpoints are rare, so that a crash finds what the journal alone holds.
+    /// Sets a journal in which a quarter of the writes fail while volumes are copied and rolled back. Copies have few
+    /// units, and operations stay with a copy and its source, so that the units of a failed commit are soon written
+    /// again. Checkpoints are rare, so that after a crash most changes are in the journal alone.
     #[must_use]
     pub fn with_failing_commits(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd, self.bulk) = (true, 0, 0, false);
         self.gaps = (50, 40);
         (self.growing, self.disk.host, self.disk.spare, self.behind, self.mix.grow) = (0, None, 0, 0, 0);
         self.disk.errors = Errors { journal: 250, ..Errors::default() };
-        // Slow commits, so that copies are recorded while one is under way.
+        // Slow commits, so that copies are recorded while a commit is under way.
         (self.disk.slow, self.disk.pauses, self.disk.max_delay, self.engines) = (3, 100, 6, 3);
         (self.unit_bytes, self.journal_bytes) = (*Rng::new(self.seed).fork(0xfa1).pick(&[4, 16, 64]) * KIB, 256 * KIB);
         (self.disk.journal, self.size_bytes, self.max_volumes) = (self.journal_bytes, 16 << 20, 6);
@@ -321,22 +323,22 @@ impl Setup {
         }
     }
 
-    /// Puts the disk into a full file system; `frees` is the percentage of refused requests after which there is room
-    /// again.
+    /// Puts the disk into a full file system. `frees` is the percentage of refused requests after which some space is
+    /// freed.
     #[must_use]
     pub fn with_full_host(mut self, frees: u64) -> Setup {
         self.disk.host = Some(frees);
         self
     }
 
-    /// Puts the disk into a full file system and, after most crashes, replaces the pool's file by a copy with holes for
-    /// blank pages. No page then has space that the first checkpoint could take, so the pool opens for deletes alone.
+    /// Puts the disk into a full file system. After most crashes, replaces the pool's file by a copy with holes for
+    /// blank pages. Then no page has the space that the first checkpoint needs, so the pool can only delete volumes.
     #[must_use]
     pub fn with_sparse_copies(self) -> Setup {
         let mut setup = self.with_full_host(0);
         (setup.disk.copied, setup.disk.errors) = (80, Errors::default());
         (setup.huge, setup.crowd, setup.bulk) = (0, 0, false);
-        // Checkpoints allocate pages and leave them allocated, so few of them.
+        // Checkpoints allocate pages and leave them allocated, so there must be few checkpoints.
         (setup.unit_bytes, setup.journal_bytes, setup.size_bytes) = (64 * KIB, 256 * KIB, 16 << 20);
         (setup.max_volumes, setup.max_volume_bytes) = (7, 512 * KIB);
         (setup.disk.spare, setup.behind) = (0, 0);
@@ -354,7 +356,7 @@ impl Setup {
         self
     }
 
-    /// Gives the pool two copies of its metadata, and room for the second.
+    /// Gives the pool two copies of its metadata, and space for the second copy.
     #[must_use]
     pub fn with_two_copies(mut self) -> Setup {
         self.copies = 2;
@@ -367,15 +369,15 @@ impl Setup {
     pub fn with_spare(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x640);
         self.disk.spare = rng.between(2, 64) * self.unit_bytes;
-        // A pool takes in the room of a disk that has grown before it takes another disk. With the size a multiple of
-        // the unit, nothing is left over, and an offset in the pool is the same offset on the disk.
+        // A pool takes in the room of a disk that has grown before it takes another disk. If its size is a multiple of
+        // the unit, there is no such room, and an offset in the pool is the same offset on the disk.
         self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
         self.behind = 0;
         self.mix.grow = *rng.pick(&[1, 2, 5]);
         self
     }
 
-    /// Makes the disk larger than the pool, which takes that in at some time.
+    /// Makes the disk larger than the pool, which extends to the end of the disk at some time.
     #[must_use]
     pub fn with_room_behind(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x645);
@@ -437,7 +439,8 @@ impl Setup {
             .when_full(WhenFull::Error)
             .discard_thread(false)
             .longest_idle(Duration::MAX)
-            // A run reads no clock. Checkpoints still check who owns the pool.
+            // A run reads no clock, so the owner is not checked at intervals. Checkpoints still check who owns the
+            // pool.
             .owner_every(Duration::MAX)
     }
 }

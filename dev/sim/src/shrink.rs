@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::explore::{Failure, Plan, explore};
 
-/// Leaves out as many operations of a failing run as it can within `time`. The failure that is left may be another one.
+/// Leaves out as many operations of a failing run as it can within `time`. The smaller run may fail for another reason.
 #[must_use]
 pub fn shrink(plan: &Plan, first: Box<Failure>, time: Duration) -> Box<Failure> {
     let until = Instant::now() + time;

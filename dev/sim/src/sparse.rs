@@ -1,14 +1,14 @@
 //! A map from the sectors of a volume to values, most of which are missing.
 //!
-//! Owns [`Sparse`]: values are kept in chunks, which copies share until one of them changes. So a volume of a TiB costs
-//! what was written to it, and a copy of it costs less.
+//! Owns [`Sparse`]. Values are kept in chunks, which copies share until one of them changes. So a volume of a TiB uses
+//! memory only for what was written to it, and a copy of it only for what differs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use sheave_base::sync::Arc;
 
-/// Sectors of a chunk.
+/// Number of sectors in a chunk.
 const CHUNK: u64 = 64;
 
 /// A sparse map from sectors to values.
@@ -35,7 +35,8 @@ impl<T: Clone> Sparse<T> {
         self.chunks.iter().flat_map(|(&at, chunk)| (at * CHUNK..).zip(chunk.iter()))
     }
 
-    /// Gives a value to every sector of the chunks that the range meets: `fresh` where there is none.
+    /// Gives a value to every sector of every chunk that overlaps the range. A sector without a value gets the one that
+    /// `fresh` returns.
     pub fn touch(&mut self, range: Range<u64>, mut fresh: impl FnMut(u64) -> T) {
         if range.is_empty() {
             return;

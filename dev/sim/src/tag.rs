@@ -1,7 +1,8 @@
 //! Tagged data: every sector that a run writes names its write, volume and sector.
 //!
-//! Owns the 512 bytes. A sector read from a volume is zeroes, or that of one certain write, or nobody's: [`identify`]
-//! tells them apart. All 512 bytes are a function of the tag, so half a sector is nobody's either.
+//! Owns the format of the 512 bytes. A sector read from a volume is zeroes, the data of one certain write, or data of
+//! no write: [`identify`] tells the three apart. All 512 bytes depend on the tag, so a sector of which only half was
+//! written is data of no write.
 
 use std::fmt;
 
@@ -18,11 +19,11 @@ const WORD: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Zero,
-    /// The data of a write.
+    /// The data of one write.
     Written {
         /// Number of the write.
         value: Value,
-        /// The volume it went to.
+        /// Number of the volume that the write went to.
         volume: u32,
         /// The sector of that volume.
         sector: u64,
@@ -32,7 +33,7 @@ pub enum Seen {
 }
 
 impl Seen {
-    /// Returns the value, if the data belongs to sector `here`.
+    /// Returns the number of the write, if the data was written to sector `here`.
     #[must_use]
     pub fn value_at(self, here: u64) -> Option<Value> {
         match self {
@@ -68,7 +69,7 @@ pub fn fill(seed: u64, value: Value, volume: u32, sector: u64, out: &mut [u8]) {
     }
 }
 
-/// Fills memory that goes to a volume from `sector` on.
+/// Fills a buffer with the tags of the sectors of a volume from `sector` on.
 pub fn fill_all(seed: u64, value: Value, volume: u32, sector: u64, out: &mut [u8]) {
     for (at, piece) in out.chunks_mut(SECTOR).enumerate() {
         fill(seed, value, volume, sector + at as u64, piece);

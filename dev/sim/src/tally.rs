@@ -1,6 +1,7 @@
 //! Counts of the situations that runs have met, which show that random runs reach them.
 //!
-//! Owns [`Tally`]. Counting draws nothing and marks nothing, so a run is the same with it and without.
+//! Owns [`Tally`]. Counting draws no random numbers and does not change the hash of a run, so a run is the same with it
+//! and without.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,8 @@ impl Tally {
         self.count_if(true, what);
     }
 
-    /// Counts `what` once if `is_so`. Otherwise the name is listed all the same, perhaps with 0.
+    /// Counts `what` once if `is_so`. Otherwise adds the name to the tally without counting, so that it is listed even
+    /// with 0.
     pub fn count_if(&mut self, is_so: bool, what: impl Into<String>) {
         *self.counts.entry(what.into()).or_default() += u64::from(is_so);
     }

@@ -1,15 +1,16 @@
 //! Threads that run one at a time: blocking calls, executed step by step.
 //!
-//! Owns [`Threads`] and [`Call`]. A call runs on a thread of its own, but only while the simulator waits for it in
-//! [`Threads::step`]: it goes on until it would wait (for a grace period, a lock that is held over I/O, another
-//! thread's work, the simulated disk), and hands over there. So a pool's blocking operations overlap with each other
-//! and with all that rings do, in an order that the simulator draws from its seed, and that repeats to the byte.
+//! Owns [`Threads`] and [`Call`]. A call has a thread of its own, but runs only while the simulator waits for it in
+//! [`Threads::step`]. It runs until it would wait (for a grace period, a lock that is held over I/O, another thread's
+//! work, the simulated disk); at that point it passes the turn back to the simulator. So a pool's blocking operations
+//! overlap with each other and with all work of rings, in an order that the simulator draws from its seed and that
+//! repeats to the byte.
 //!
-//! Does not own the points at which threads wait: [`sheave_base::wait`] does, and the simulated disk, which calls
-//! [`pause`] when it is polled.
+//! Does not own the points at which threads wait. Those are in [`sheave_base::wait`], and in the simulated disk, which
+//! calls [`pause`] when it is polled.
 //!
 //! - I1: exactly one thread runs, the simulator's included. Only that thread passes the turn on.
-//! - I2: a panic of a call is a panic of the step in which it came.
+//! - I2: a panic of a call becomes a panic of the step in which it happened.
 //! - I3: a call that is given up unwinds from where it waits. All calls have ended when their `Threads` are dropped.
 
 use std::any::Any;
@@ -51,7 +52,7 @@ struct GivenUp;
 
 /// The state that the simulator and one thread share.
 struct Baton {
-    /// One of [`WAITS`] to [`QUIT`]: whose turn it is, and why.
+    /// The side whose turn it is and the reason: one of [`WAITS`] to [`QUIT`].
     turn: AtomicU8,
     job: Mutex<Option<Job>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -82,7 +83,8 @@ impl Baton {
     /// Passes the turn to the simulator, and returns when it comes back.
     fn hand_over(&self) -> Step {
         if thread::panicking() {
-            // The call unwinds already; a second panic in one of its drops would abort.
+            // The call unwinds already. Handing over could raise a second panic in one of its drops, which would abort
+            // the process.
             return Step::Again;
         }
         self.pass(WAITS, &self.simulator);
@@ -197,14 +199,14 @@ impl<T> Call<T> {
         !self.busy.get()
     }
 
-    /// Returns the number for [`Threads::step`].
+    /// Returns the number by which [`Threads::step`] identifies the call.
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 }
 
-/// Lets other threads go on at a point where a call would wait. Returns at once on the simulator's own thread.
+/// Lets other threads run at a point where a call would wait. Returns at once on the simulator's own thread.
 pub fn pause() {
     wait::step();
 }
@@ -216,8 +218,9 @@ impl Threads {
         Threads::default()
     }
 
-    /// Sets the gaps of the calls started from now on: the percentage of releases of a pool's lock at which a call
-    /// hands over although nobody waits; and of those, the percentage at which it does so for long.
+    /// Sets the gaps of the calls started from now on. The first percentage is that of releases of a pool's lock at
+    /// which a call hands over although nothing makes it wait. The second is that of those gaps in which other threads
+    /// run for long.
     pub fn set_gaps(&self, seed: u64, percents: (u64, u64)) {
         self.0.gaps.set((seed, percents));
     }
@@ -229,7 +232,7 @@ impl Threads {
         (0..workers.len()).filter(|&at| workers[at].busy.get()).collect()
     }
 
-    /// Prepares a call, which begins with its first step. Returns `None` if there are [`MAX_CALLS`] already.
+    /// Prepares a call, which begins with its first step. Returns `None` if [`MAX_CALLS`] calls run already.
     pub fn start<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<Call<T>> {
         let mut workers = self.0.all.borrow_mut();
         let idle = workers.iter().position(|worker| !worker.busy.get());

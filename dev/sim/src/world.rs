@@ -1,8 +1,8 @@
 //! A pool on a simulated disk with engines at work on it, and the model beside it.
 //!
-//! Owns [`World`]: it carries each operation out on the pool and in the model, checks every read against the model as
-//! it ends, and records events with the disk's time, so that [`explore`](mod@crate::explore) can cut a crash out at any
-//! of them. `act` draws the next operation; `calls` holds calls on the pool, which take several steps while I/O goes
+//! Owns [`World`]. It applies each operation to the pool and to the model, checks every read against the model when the
+//! read ends, and records events with the disk's time, so that [`explore`](mod@crate::explore) can cut the run at any
+//! of them. `act` draws the next operation; `calls` has the calls on the pool, which take several steps while I/O goes
 //! on.
 
 mod act;
@@ -30,10 +30,10 @@ use crate::threads::Threads;
 use job::PoolCall;
 use sheave_base::rng::Rng;
 
-/// Turns of the engines after which a request that has not ended counts as stuck.
+/// Number of turns of the engines after which a request that has not ended counts as stuck.
 const MAX_TURNS: u32 = 200_000;
 
-/// The next unused numbers. A run after a crash goes on with them, so that no number is used twice.
+/// The next unused numbers. The run after a crash continues with them, so that no number is used twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     next_op: u64,
@@ -54,9 +54,9 @@ struct Pending {
     what: Doing,
     pos: u64,
     len: u64,
-    /// A call under way may cut off its range before the request gets there; it may fail then.
+    /// True if a call under way may cut off the range before the request gets there; then the request may fail.
     may_fail: bool,
-    /// [`World::given_back`] when the request was issued.
+    /// Value of [`World::given_back`] when the request was issued.
     given_back: u64,
 }
 
@@ -67,7 +67,7 @@ enum Doing {
         dsync: bool,
     },
     Zero,
-    /// `slow`: the disk holds it for long.
+    /// `slow` is true if the disk holds the read for long.
     Read {
         since: u64,
         slow: bool,
@@ -85,13 +85,13 @@ impl Pending {
     }
 }
 
-/// The place of a slow read, to which most I/O goes for a while.
+/// The range of a slow read, to which most I/O goes for a while.
 #[derive(Clone, Copy, Debug)]
 struct Hot {
-    /// The family of the read's volume: all volumes that may share its units.
+    /// Family of the volume that is read: all volumes that may share units with it.
     family: u32,
     pos: u64,
-    /// Operations left until I/O spreads out again.
+    /// Number of operations until I/O spreads out again.
     ops: u64,
 }
 
@@ -102,12 +102,13 @@ pub struct History {
     pub events: Vec<(usize, Event)>,
     /// The events and the reads in words, with the disk's time.
     pub trace: Vec<(usize, String)>,
-    /// Times at which the spare disk began to be added to the pool, and at which that had ended.
+    /// Time at which the addition of the spare disk began, and the time at which it had ended.
     pub grew: Option<(usize, Option<usize>)>,
 }
 
 impl History {
-    /// Returns two bools: the pool may, and must, have the spare disk after a crash at `time`.
+    /// Returns two bools: true if the pool may have the spare disk after a crash at `time`, and true if it must have
+    /// it.
     #[must_use]
     pub fn may_and_must_have_grown(&self, time: usize) -> (bool, bool) {
         self.grew.map_or((false, false), |(from, to)| (from <= time, to.is_some_and(|to| to <= time)))
@@ -126,33 +127,33 @@ pub struct World {
     counters: Counters,
     pending: BTreeMap<u64, Pending>,
     history: History,
-    /// Forked for each operation, so that leaving one out does not change what the others draw.
+    /// Forked for each operation, so that leaving out one operation does not change the draws of the others.
     base: Rng,
     rng: Rng,
     refused: u64,
-    /// Bytes that trims and discards returned to the disk.
+    /// Number of bytes that trims and discards returned to the disk.
     trimmed: u64,
-    /// A call failed on the disk, and only a crash decides whether it took effect. No operation begins any more.
+    /// True if a call failed on the disk and only a crash shows whether it took effect. No operation begins any more.
     in_doubt: bool,
-    /// A change that failed on the disk, with true if the pool reported it as made. The next flush of the pool settles
+    /// A change that failed on the disk, and true if the pool reported it as made. The next flush of the pool settles
     /// it.
     unsettled: Option<(Change, bool)>,
-    /// Volumes that grow on which a DSYNC write failed: their size may have been raised.
+    /// Numbers of the volumes that grow and on which a DSYNC write failed, which may have raised their size.
     resized: BTreeSet<u32>,
-    /// The last operation that began before a flush failed: no later one may succeed (V25).
+    /// Number of the last operation that began before a flush failed. No later one may succeed (V25).
     degraded: Option<u64>,
     hot: Option<Hot>,
-    /// Counts begins and ends of all that frees space, or takes some for a while. Unchanged over a write: the space
-    /// that the write found was stable.
+    /// Counts the begins and ends of all operations that free space or take some for a while. If it is unchanged over a
+    /// write, the free space during the write was stable.
     given_back: u64,
     tally: Tally,
-    /// Counters of failed commits at the last [`World::inspect`].
+    /// Counters of failed commits when [`World::inspect`] ran last.
     #[cfg(debug_assertions)]
     inspected: [u64; 3],
 }
 
 impl World {
-    /// Returns a world around `pool`, which is open on `disk` and holds what `model` says.
+    /// Returns a world around `pool`, which is open on `disk` and has the contents of `model`.
     #[must_use]
     pub fn new(
         setup: &Setup,
@@ -208,7 +209,7 @@ impl World {
         &self.model
     }
 
-    /// Returns the numbers with which the run after a crash goes on.
+    /// Returns the numbers with which the run after a crash continues.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -239,7 +240,7 @@ impl World {
         &self.history
     }
 
-    /// Returns true if a call on the pool failed in a way that only a crash clears up.
+    /// Returns true if a call on the pool failed and only a crash shows whether it took effect.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
@@ -258,8 +259,8 @@ impl World {
         self.disk.failures() != Failures::default()
     }
 
-    /// Compares everything that the pool holds with the model, when nothing is under way. Flushes the pool first,
-    /// because a shared unit loses an owner only with the commit, and the audit compares owners.
+    /// Compares all contents of the pool with the model, while nothing is under way. Flushes the pool first, because a
+    /// shared unit loses an owner only with the commit, and the audit compares owners.
     pub fn verify(&mut self) -> Result<(), String> {
         if self.is_degraded() {
             self.drain()?;
@@ -388,7 +389,8 @@ impl World {
         let Ended { op, status, data } = ended;
         let Some(pending) = self.pending.remove(&op) else { return Err(format!("request {op} ended twice")) };
         self.note(format!("request {op} has ended: {status}"));
-        // A write to a volume that grows raises the size again if it comes after the cut, so a cut is no excuse.
+        // A cut does not excuse the failure of a write to a volume that grows: a write that comes after the cut raises
+        // the size again.
         let may_fail = pending.may_fail && !matches!(pending.what, Doing::Write { grows: true, .. });
         let cut_off = may_fail && matches!(status, Status::NoSpc | Status::Invalid | Status::IoErr);
         let cut_off = cut_off || self.is_expected(status);
@@ -405,7 +407,8 @@ impl World {
                 match status {
                     Status::Ok => Ok(()),
                     _ if cut_off => Ok(()),
-                    // A failed write gave its units back, so `check_full` could not tell how little space it found.
+                    // A failed write gave its units back, so `check_full` could not see how little space the write
+                    // found.
                     Status::NoSpc if grows => self.note_refused(),
                     Status::NoSpc => self.check_full(op, &pending),
                     status => Err(format!("write {op} failed: {status}")),
@@ -475,9 +478,9 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a write which was refused for want of space found little of it. Space that others hold for a while
-    /// counts as taken. Gives no verdict if space was given back meanwhile, since it may have come too late for this
-    /// write.
+    /// Checks that there was little free space when a write was refused for want of space. Space that others hold for a
+    /// while counts as taken. Accepts the refusal if space was given back meanwhile, because that may have come too
+    /// late for this write.
     fn check_full(&mut self, op: u64, pending: &Pending) -> Result<(), String> {
         self.refused += 1;
         if pending.given_back != self.given_back || !self.calls.is_empty() {
@@ -505,7 +508,7 @@ impl World {
         result.map_err(|error| format!("flushing the pool: {error}"))
     }
 
-    /// Closes the pool and opens it again. It must need no recovery.
+    /// Closes the pool and opens it again. Opening must need no recovery.
     fn reopen(&mut self) -> Result<(), String> {
         self.drain()?;
         self.note("close and open".into());
@@ -524,7 +527,7 @@ impl World {
         Ok(())
     }
 
-    /// Closes the pool with everything ended.
+    /// Ends everything under way and closes the pool.
     pub fn close(&mut self) -> Result<(), String> {
         self.drain()?;
         self.engines.clear();
@@ -538,7 +541,7 @@ impl World {
         result.map_err(|error| format!("closing: {error}"))
     }
 
-    /// Ends the run as SIGKILL ends a process: nothing is closed, and the disk keeps its contents.
+    /// Ends the run like SIGKILL ends a process: nothing is closed, and the disk keeps its contents.
     #[must_use]
     pub fn abandon(mut self) -> (History, Counters) {
         self.give_up();
@@ -557,7 +560,8 @@ impl World {
 }
 
 impl Drop for World {
-    /// Prints the last events when a panic unwinds through a run: a panic is a finding, and the trace leads to it.
+    /// Prints the last events if a panic unwinds through a run, because a panic is a finding and the trace leads to its
+    /// cause.
     fn drop(&mut self) {
         self.give_up();
         if std::thread::panicking() {

@@ -21,9 +21,9 @@ pub const VOLUME: &str = "data";
 pub const VOLUME_BYTES: u64 = 4 << 20;
 /// Bytes of the file.
 pub const POOL_BYTES: u64 = 32 << 20;
-/// Snapshots that are kept.
+/// Number of snapshots that are kept.
 const SNAPSHOTS: usize = 4;
-/// Number of the volume in the tags.
+/// Number of the volume in the tags of its sectors.
 pub const VOLUME_ID: u32 = 1;
 
 /// One write of the sequence.
@@ -31,11 +31,11 @@ pub const VOLUME_ID: u32 = 1;
 pub struct Planned {
     pub pos: u64,
     pub len: u64,
-    /// Durable when it ends.
+    /// True if the write is durable when it ends.
     pub dsync: bool,
-    /// A flush follows.
+    /// True if a flush follows the write.
     pub flush: bool,
-    /// A snapshot follows.
+    /// True if a snapshot follows the write.
     pub snapshot: bool,
 }
 

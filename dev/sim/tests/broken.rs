@@ -1,11 +1,11 @@
-//! Disks that break promises: with checksums every outcome is reported, or is one that the table of `broken` allows.
+//! Disks that break promises: with checksums, every outcome is reported or is one that the table of `broken` allows.
 
 use sheave_sim::broken::{Tally, explore_broken};
 use sheave_sim::disk::Lie;
 
 const SEEDS: u64 = 60;
 
-/// Runs all seeds. Returns the outcomes, and true if the runs were enough to expect each kind of outcome.
+/// Runs all seeds. Returns the outcomes, and true if there were enough runs to expect each kind of outcome.
 fn explore(lie: Lie, checksums: bool) -> (Tally, bool) {
     let (mut total, seeds) = (Tally::default(), sheave_testkit::seeds(SEEDS));
     for seed in seeds.clone() {
@@ -14,8 +14,8 @@ fn explore(lie: Lie, checksums: bool) -> (Tally, bool) {
     (total, seeds.end - seeds.start == SEEDS)
 }
 
-/// V15, V16: with misdirected writes, nothing wrong is served while the pool is in use or after it was closed; after a
-/// crash only from regions that were open.
+/// With misdirected writes, the pool serves no wrong data while it is in use or after it was closed. After a crash it
+/// may serve wrong data, but only from regions that were open (V15, V16).
 #[test]
 fn writes_that_land_elsewhere_are_told_by_checksums() {
     let (total, enough) = explore(Lie::Misdirects, true);

@@ -1,5 +1,5 @@
-//! Crash points: seeded runs cut at many steps, recovered, cut again, compared with the model. An ordinary run has at
-//! least 2,000 in all; `cargo xtask sim --nightly` has 100,000.
+//! Crash points: seeded runs are cut at many steps, recovered, cut again and compared with the model. An ordinary test
+//! run has at least 2,000 crash points in all; `cargo xtask sim --nightly` has 100,000.
 //!
 //! The seeds are split over several tests, so that they run side by side.
 
@@ -11,15 +11,15 @@ use sheave_sim::setup::Setup;
 use sheave_sim::shrink::shrink;
 use sheave_sim::tally::Tally;
 
-/// Crash points of each test that searches random runs.
+/// Least number of crash points in each test that searches random runs.
 const POINTS: u64 = 700;
 
-/// Runs seeds from `first` on until there were enough crash points.
+/// Runs seeds from `first` on until the number of crash points is reached.
 fn crash(first: u64, ops: usize, cuts: usize) -> Report {
     crash_of(first, ops, cuts, &|setup| setup)
 }
 
-/// Runs seeds from `first` on, each set-up changed by `change`, until there were enough crash points.
+/// Same as `crash`, with each set-up changed by `change`.
 fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;
@@ -94,13 +94,13 @@ fn a_disk_whose_reads_and_writes_fail_now_and_then() {
     // No volume grows: a failed DSYNC write beyond the end may leave its size (V23), which the model denies (S1).
     let errors = Errors { read: 10, write: 10, flush: 0, journal: 0 };
     crash_of(900, 150, 60, &|setup| Setup { growing: 0, ..setup.with_errors(errors) });
-    // Space that a failed commit took stays taken until the next one, freed space included.
+    // Space that a failed commit took, or that was freed in it, is not available before the next commit.
     let errors = Errors { read: 10, write: 60, flush: 0, journal: 0 };
     crash_of(930, 150, 60, &|setup| Setup { growing: 0, ..setup.with_checksums().with_errors(errors) });
 }
 
-/// V2, V3: commits fail while volumes are copied and rolled back, and the volumes are written to before the next
-/// commit. Data that is flushed later to any of them is there.
+/// Commits fail while volumes are copied and rolled back, and the volumes are written before the next commit. Data that
+/// is flushed later to any of them must be there (V2, V3).
 #[test]
 fn commits_that_fail_while_volumes_are_copied() {
     let beside = "a commit of records failed beside a copy or a rollback";
@@ -116,7 +116,8 @@ fn commits_that_fail_while_volumes_are_copied() {
     panic!("hardly ever\n{tally}");
 }
 
-/// V14, V22: wherever adding a disk is cut, the pool is the old one or the one with another disk, with its contents.
+/// The addition of a disk is cut at every step. Then the pool is the old one or the one with another disk, and has its
+/// contents (V14, V22).
 #[test]
 fn a_pool_that_gets_another_disk_cut_at_every_step() {
     let grows: &dyn Fn(Setup) -> Setup = &|setup| {
@@ -132,9 +133,9 @@ fn a_pool_that_gets_another_disk_cut_at_every_step() {
     }
 }
 
-/// V14, V17: the disk has become larger, and the pool takes that in while it is used. Wherever that is cut, the pool
-/// has its old size or the new one, and nobody reads the bytes behind its old end, such as parts of an older copy of
-/// the pool.
+/// The disk has become larger, and the pool extends to its end while it is used; this is cut at every step. Then the
+/// pool has its old size or the new one, and no read returns the bytes behind its old end, which may be parts of an
+/// older copy of the pool (V14, V17).
 #[test]
 fn a_pool_whose_disk_has_grown_cut_at_every_step() {
     let grows: &dyn Fn(Setup) -> Setup = &|setup| {
@@ -152,14 +153,14 @@ fn a_pool_whose_disk_has_grown_cut_at_every_step() {
     crash_of(2290, 100, 40, &|setup| grows(setup.with_errors(errors)));
 }
 
-/// V1, V17: the range of a slow read is written, discarded, copied and cut off meanwhile, by its volume and by clones,
-/// and its units are reused: the read returns none of that. Few crashes for many runs.
+/// The range of a slow read is written, discarded, copied and cut off meanwhile, by its volume and by clones, and its
+/// units are reused. The read must return no data of later writes (V1, V17). Few crashes for many runs.
 #[test]
 fn slow_reads_of_what_is_let_go_meanwhile() {
     crash_of(1400, 250, 4, &Setup::with_slow_reads);
 }
 
-/// V1, V3, V17: trims discard nothing that is still needed, by a reader now or by its owner after a crash.
+/// Trims discard nothing that a reader still needs, or that its owner needs after a crash (V1, V3, V17).
 #[test]
 fn free_space_goes_back_to_the_disk_beside_all_else() {
     let short = crash_of(1500, 40, 300, &Setup::with_trims);
@@ -169,7 +170,7 @@ fn free_space_goes_back_to_the_disk_beside_all_else() {
     }
 }
 
-/// V1: units that a slow read is reading are freed meanwhile, and are discarded only when the read has ended. Few
+/// Units that a slow read is reading are freed meanwhile. They must be discarded only when the read has ended (V1). Few
 /// crashes for many runs.
 #[test]
 fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
@@ -185,7 +186,7 @@ fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
     assert!(report.trimmed > 0, "{report:?}");
 }
 
-/// A failed discard leaks no space, and a discard in a full file system makes room for others.
+/// A failed discard leaks no space, and a discard in a full file system frees space for other users.
 #[test]
 fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     let errors = Errors { read: 0, write: 60, flush: 0, journal: 0 };
@@ -196,8 +197,8 @@ fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     assert!(full.trimmed > 0, "{full:?}");
 }
 
-/// V11, V15, V18: a pool opens for deletes alone, because its file was copied without its blank pages to a full file
-/// system. Each delete is durable, all else is unchanged, and once there is room the pool takes every request.
+/// A pool can only delete volumes, because its file was copied without its blank pages to a full file system. Each
+/// delete is durable and all else is unchanged. Once there is space, the pool takes every request (V11, V15, V18).
 #[test]
 fn a_pool_that_opens_for_deletes_alone() {
     let plain = crash_of(2100, 60, 40, &Setup::with_sparse_copies);
@@ -215,7 +216,7 @@ fn a_pool_that_opens_for_deletes_alone() {
     }
 }
 
-/// V24: writes are under way while their volume is cut, made larger, rolled back, and given another maximum size.
+/// Writes are under way while their volume is cut, enlarged, rolled back and given another maximum size (V24).
 #[test]
 fn volumes_that_grow_are_resized_under_writes() {
     let report = crash_of(1800, 180, 60, &Setup::with_cuts);
@@ -228,11 +229,11 @@ fn volumes_that_grow_are_resized_under_writes() {
     }
 }
 
-/// Random runs reach every kind of pool and every kind of fault beside every kind of call.
+/// Random runs have every kind of pool, and every kind of fault during every kind of call.
 #[test]
 fn everything_comes_in_random_runs() {
     let mut tally = Tally::default();
-    // Many seeds, because only 4 % of the runs have hundreds of volumes; drawing costs nothing.
+    // Many seeds, because only 4 % of the runs have hundreds of volumes; drawing takes next to no time.
     (1..=1000).for_each(|seed| Setup::of_run(seed, 160).count(&mut tally));
     let pools = tally.of("pools");
     let kinds = tally.to_string();
@@ -312,7 +313,7 @@ fn a_disk_that_forgets_fua_is_found_out() {
     finds_out(Lie::FuaIsVolatile);
 }
 
-/// Pools all of whose volumes grow as they are written.
+/// Runs pools all of whose volumes grow with their writes.
 fn growing(first: u64, ops: usize, cuts: usize, change: impl Fn(&mut Setup)) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;
@@ -334,7 +335,7 @@ fn growing(first: u64, ops: usize, cuts: usize, change: impl Fn(&mut Setup)) -> 
     unreachable!("there are enough seeds")
 }
 
-/// V23, V24: a crash leaves no size without its data, and none smaller than the size that was flushed.
+/// A crash leaves no size whose data is missing, and none smaller than the size that was flushed (V23, V24).
 #[test]
 fn volumes_that_grow_cut_at_every_step() {
     growing(1_000, 25, 400, |_| ());
@@ -347,7 +348,7 @@ fn volumes_that_grow_cut_often() {
     growing(1_200, 300, 60, |setup| *setup = setup.clone().with_checksums());
 }
 
-/// Many small units between two flushes: a commit of many blocks that did not all arrive has no effect.
+/// With many small units between two flushes, a commit of many blocks that did not all arrive has no effect.
 #[test]
 fn volumes_that_grow_in_commits_of_many_blocks() {
     let report = growing(1_300, 60, 120, |setup| *setup = setup.clone().with_long_commits());

@@ -1,5 +1,5 @@
-//! The creation of a pool, cut at any write: a crash leaves the pool that was there before, or none, or the new one,
-//! never one with wrong contents; and creating it again works (V18).
+//! The creation of a pool, cut at any write. A crash leaves the pool that was there before, or none, or the new one,
+//! never one with wrong contents. Creating the pool again must work (V18).
 
 use sheave_base::rng::Rng;
 use sheave_sim::audit::audit;
@@ -12,7 +12,7 @@ use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
 use sheave_vol::{CreateOptions, Pool};
 
-/// Crashes drawn at each step of a run.
+/// Number of crashes drawn at each step of a run.
 const CRASHES: u64 = 3;
 
 fn disk(setup: &Setup, image: Image) -> SimDisk {
@@ -27,7 +27,7 @@ fn options(setup: &Setup) -> CreateOptions {
     setup.create_options().uuid(Some(uuid)).overwrite(true)
 }
 
-/// Returns a pool as a killed process left it, and the model of its contents.
+/// Returns the image of a pool that a killed process left, and the model of its contents.
 fn used(setup: &Setup) -> (Image, Model) {
     let disk = disk(setup, Image::new(setup.size_bytes));
     Pool::create(&disk.device(), &setup.create_options()).expect("is made");
@@ -40,7 +40,7 @@ fn used(setup: &Setup) -> (Image, Model) {
     (disk.image(), model)
 }
 
-/// Numbers of crashes that left the old pool, none, and the new one.
+/// Numbers of crashes that left the old pool, no pool, and the new pool.
 #[derive(Debug, Default)]
 struct Seen {
     old: u32,
@@ -48,7 +48,7 @@ struct Seen {
     new: u32,
 }
 
-/// Creates a pool on `before`, whose contents are `model`, and cuts that at every step.
+/// Creates a pool on `before`, whose contents are `model`, and cuts the creation at every step.
 fn cut_create(setup: &Setup, before: &Image, model: Option<&Model>, seen: &mut Seen) {
     let making = disk(setup, before.clone());
     Pool::create(&making.device(), &options(setup)).expect("is made");

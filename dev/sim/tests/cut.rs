@@ -1,5 +1,5 @@
 //! A volume is cut while a write beyond its new end is under way. The write ends at every stage of the cut, between two
-//! holds of the pool's lock; it counts as before the cut, whenever it ends.
+//! holds of the pool's lock. Whenever it ends, its effect is that of a write before the cut.
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
@@ -13,12 +13,12 @@ use sheave_sim::threads::{Call, Threads};
 use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
 
 const UNIT: u64 = 4096;
-/// Parts of the volume, each with data at its beginning. A cut removes one part at a time, the last first.
+/// Number of parts of the volume, each with data at its beginning. A cut removes one part at a time, the last first.
 const PARTS: u64 = 8;
-/// Units of a part: more than one index node covers.
+/// Number of units in a part: more than one index node covers.
 const PART: u64 = 1 << 18;
 const LONG: u64 = 16;
-/// Turns in which anything must end.
+/// Number of turns after which a request that has not ended counts as stuck.
 const MAX_TURNS: u32 = 100_000;
 
 struct Run {
@@ -31,7 +31,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, volume: impl Fn(&Pool) -> Volume) -> Run {
-        // Every request that arrives while the disk holds is held until it no longer does.
+        // The disk holds every request that arrives while `hold` is on, until it is turned off.
         let options = DiskOptions { seed, logical_block: 4096, slow: 100, ..DiskOptions::default() };
         let disk = SimDisk::new(Image::new(16 << 20), options);
         let create = CreateOptions::default().unit_bytes(UNIT);
@@ -43,7 +43,7 @@ impl Run {
         Run { disk, pool, threads, ring, file }
     }
 
-    /// One turn of the ring and of its workers.
+    /// Makes one turn of the ring and of its workers.
     fn turn(&mut self, others: &[usize]) -> Vec<Ended> {
         let workers: Vec<usize> = self.threads.running().into_iter().filter(|call| !others.contains(call)).collect();
         workers.into_iter().for_each(|call| self.threads.step(call, false));
@@ -72,7 +72,7 @@ impl Run {
     }
 }
 
-/// E3 of `volume/extend.rs`, V23: the volume has the size that it was cut to, and zeroes where it grows again.
+/// The volume has the size that it was cut to, and zeroes where it grows again (E3 of `volume/extend.rs`, V23).
 #[test]
 fn a_write_that_ends_while_its_place_is_being_cut_off() {
     for seed in sheave_testkit::seeds(60) {
@@ -84,7 +84,7 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
             assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
         }
         let size = rng.below(PARTS - 1) * PART + rng.below(LONG);
-        // Beyond the data that is there, so that ending the write has to change the map.
+        // The range lies beyond the data that is there, so that the end of the write has to change the map.
         let place = rng.between(size / PART + 1, PARTS - 1) * PART + LONG;
         run.disk.hold(true);
         run.write(place, LONG, 2);
@@ -100,7 +100,7 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
         assert_eq!(run.end(&[resize.number()]).status, Status::Ok, "seed {seed}");
         run.finish(&resize).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(run.file.size_bytes(), size * UNIT, "seed {seed}: written at {place}");
-        // Grows again, by one unit beyond all of them.
+        // The volume grows again, by one unit beyond all parts.
         run.write(PARTS * PART, 1, 3);
         assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
         let places =
@@ -118,8 +118,8 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
     }
 }
 
-/// V9: a write copies a unit that a snapshot shares, while the volume is cut before that unit. The snapshot keeps its
-/// contents, whichever comes first.
+/// A write copies a unit that a snapshot shares, while the volume is cut before that unit. The snapshot keeps its
+/// contents, whether the copy or the cut comes first (V9).
 #[test]
 fn a_copy_that_is_made_while_its_place_is_being_cut_off() {
     let mut both = [0; 2];

@@ -13,24 +13,25 @@ use sheave_sim::world::{Counters, World};
 use sheave_vol::format::kind;
 use sheave_vol::{FindingKind, Pool};
 
-/// The sector after the superblocks.
+/// Number of the first sector after the superblocks.
 const SUPERBLOCKS_END: u64 = 16;
 
-/// Returns a pool after a run from `seed`. `close`: the run ends by closing the pool.
+/// Returns a pool after a run from `seed`. If `close` is true, the run ends by closing the pool.
 fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     populated_and_reopened(seed, close, 0)
 }
 
-/// Same, with closing and opening among the operations at weight `reopen`. Each time writes two checkpoints.
+/// Same as `populated`, and the operations include closing and opening, at weight `reopen`. Each of these writes two
+/// checkpoints.
 fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDisk, Model) {
     let mut setup = Setup::draw(seed, 0);
     setup.mix.reopen = reopen;
     populated_in(setup, seed, close)
 }
 
-/// Same, with `setup`.
+/// Same as `populated`, with the given `setup`.
 fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Model) {
-    // The seeds were chosen for the metadata that their runs leave; trims would change nothing about it.
+    // The seeds were chosen for the metadata that their runs leave; trims would not change that metadata.
     setup.mix.trim = 0;
     let disk = SimDisk::new(Image::new(setup.size_bytes), setup.disk.clone());
     Pool::create(&disk.device(), &setup.create_options()).expect("the pool can be made");
@@ -46,7 +47,8 @@ fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Mo
     (setup, disk, model)
 }
 
-/// Damages blocks one by one, in every way. Counts pools that do not open, and those that open in part.
+/// Damages blocks one by one, in every kind of damage. Returns the number of pools that do not open, and of those that
+/// open in part.
 fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[MetaBlock]) -> (u64, u64) {
     let all = meta_blocks(image);
     let mut rng = Rng::new(seed).fork(5);
@@ -71,8 +73,8 @@ fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[M
     (refused, partly)
 }
 
-/// Returns the metadata blocks whose damage differs from a crash: all but those of the journal's last commit, which may
-/// have been torn while it was written, and the journal's blocks from before the last checkpoint.
+/// Returns the metadata blocks whose damage can be told from a crash. Leaves out the blocks of the journal's last
+/// commit, which may have been torn while it was written, and the journal's blocks from before the last checkpoint.
 fn distinct(image: &Image) -> Vec<MetaBlock> {
     let (journal, others): (Vec<_>, Vec<_>) = meta_blocks(image).into_iter().partition(|one| one.kind == kind::JOURNAL);
     let newest = journal.iter().map(|one| one.generation).max();
@@ -96,7 +98,7 @@ fn any_metadata_block_of_a_closed_pool() {
 #[test]
 fn any_metadata_block_of_a_pool_that_was_not_closed() {
     let mut noticed = (0, 0);
-    // Among the seeds from 26 on are several runs with a checkpoint, which have map pages to damage.
+    // Several of the runs with seeds from 26 on have a checkpoint, and so map pages that can be damaged.
     for seed in sheave_testkit::seeds(8).map(|seed| 26 + seed) {
         let (setup, disk, model) = populated(seed, false);
         let image = disk.image();
@@ -106,7 +108,7 @@ fn any_metadata_block_of_a_pool_that_was_not_closed() {
     assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
 }
 
-/// With two copies of metadata, damage to one copy of a page costs nothing, and `check` names it.
+/// With two copies of metadata, damage to one copy of a page loses nothing, and `check` names the page.
 #[test]
 fn any_page_of_a_pool_with_two_copies() {
     let (mut spare, mut named) = (0, 0);
@@ -136,8 +138,8 @@ fn any_page_of_a_pool_with_two_copies() {
     assert!(spare >= 100 && named >= 50, "{spare} were harmed, {named} of them in use");
 }
 
-/// Renames and copies are in the journal alone when a checkpoint's page is damaged: `check` names the volumes that need
-/// the page now.
+/// Renames and copies are in the journal alone when a checkpoint's page is damaged. `check` names the volumes that need
+/// the page, by their current names.
 #[test]
 fn any_metadata_block_of_a_pool_that_was_opened_several_times_and_not_closed() {
     let mut partly = 0;
@@ -198,7 +200,7 @@ fn writes_that_land_on_metadata() {
         let (setup, disk, model) = populated(seed, false);
         let mut rng = Rng::new(seed).fork(6);
         let mut targets = distinct(&disk.image());
-        // Until its twin is durable, a damaged superblock looks like one that was being written.
+        // While the other superblock is not durable, a damaged superblock looks like one that was being written.
         let has_twin = !disk.loose().iter().any(|write| write.sector < SUPERBLOCKS_END);
         targets.retain(|target| target.kind != kind::SUPERBLOCK || has_twin);
         for _ in 0..40 {

@@ -1,5 +1,5 @@
-//! A second copy of all metadata for a pool that has one, cut at every write: what is left is the pool with one copy or
-//! with two, with everything in it.
+//! Adding a second copy of all metadata to a pool that has one copy, cut at every write. Afterwards the pool has one
+//! copy or two, and all its contents.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use sheave_sim::check::check_image;
 use sheave_sim::disk::{DiskOptions, Image, Media, SECTOR, SimDisk};
 use sheave_vol::{ExtentKind, Finding, FindingKind, OpenOptions, Pool, PoolError, double_metadata_of};
 
-/// What crashes leave of each step.
+/// Number of crashes drawn at each step.
 const CRASHES: u64 = 4;
 
 fn disk(image: Image) -> SimDisk {
@@ -19,7 +19,7 @@ fn open(disk: &SimDisk) -> Pool {
     Pool::open(&disk.device(), &OpenOptions::default()).expect("opens")
 }
 
-/// The data of each volume, by place.
+/// Returns the data of each volume, by volume name and offset.
 fn contents(pool: &Pool, image: &Image) -> BTreeMap<(String, u64), Vec<u8>> {
     let mut all = BTreeMap::new();
     for info in pool.volumes() {
@@ -64,7 +64,8 @@ fn a_doubling_that_is_cut_off_leaves_one_copy_or_two() {
                 let (image, cut) = media.crash(&mut rng);
                 let what = format!("pool {number}, step {at} of {}: {cut}", log.len());
                 let report = check_image(&image).expect("the check itself works");
-                // A superblock that was being written may be torn: the other stands for it. Copies are written last.
+                // A superblock that was being written may be torn; the other one replaces it, because the copies are
+                // written last.
                 let torn = |found: &Finding| found.kind == FindingKind::Superblock;
                 assert!(report.findings.iter().all(torn), "{what}: {:?}", report.findings);
                 let after = disk(image);
@@ -74,7 +75,8 @@ fn a_doubling_that_is_cut_off_leaves_one_copy_or_two() {
                 (one, two) = (one + u32::from(copies == 1), two + u32::from(copies == 2));
                 assert!(at < log.len() || copies == 2, "{what}");
                 pool.close().expect("closes");
-                // Cut off or not, it can be made again, once.
+                // Whether the doubling was cut or not, it can be done again, and then changes something only if there
+                // was one copy.
                 let again = double_metadata_of(&after.device(), &mut |_| ()).expect("doubles");
                 assert_eq!(again, copies == 1, "{what}");
                 let pool = open(&after);
@@ -86,7 +88,7 @@ fn a_doubling_that_is_cut_off_leaves_one_copy_or_two() {
     assert!(one >= 20 && two >= 12, "cut before and after: {one}, {two}");
 }
 
-/// Nothing is written to a pool in which something is wrong, nor to one that would be full of metadata.
+/// Nothing is written to a pool that is damaged, nor to one in which a second copy would leave no space.
 #[test]
 fn a_pool_that_is_damaged_or_full_is_not_doubled() {
     let mut image = image_of(include_bytes!("../../../crates/vol/tests/pools/clean.runs"));

@@ -1,4 +1,4 @@
-//! A volume that grows, on a ring as programs use it (V23): results beyond its end are those of a file of the kernel.
+//! A volume that grows, on a ring like programs use it (V23). Results beyond its end are those of a file of the kernel.
 
 use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
@@ -79,13 +79,13 @@ fn a_ring_reads_to_the_end_and_writes_beyond_it() {
         assert!(read[..BLOCK].iter().all(|byte| *byte == 2) && read[38 * BLOCK..].iter().all(|byte| *byte == 3));
         assert!(read[BLOCK..38 * BLOCK].iter().all(|byte| *byte == 0), "the gap");
         assert_eq!((bench.read(at(41), 1).0, bench.read(at(1000), 1).0), (0, 0));
-        // At the end, and beyond it.
+        // Writes at the end and beyond it.
         assert_eq!(bench.write(MAX - at(1), 4, 3), BLOCK as i32, "cut short");
         assert_eq!(bench.size(), MAX);
         assert_eq!((bench.write(MAX, 5, 1), bench.write(MAX + at(9), 5, 1)), (EFBIG, EFBIG));
         assert_eq!(bench.one(prep::write(bench.fd, memory(1, 512)).offset(MAX - 512)).0, EINVAL, "by blocks of 4 KiB");
         assert_eq!(bench.one(prep::fsync(bench.fd)).0, 0);
-        // Made smaller, and extended from there by a DSYNC write.
+        // The volume is made smaller, and a DSYNC write extends it from there.
         pool.resize("v", at(1)).expect("resizes");
         assert_eq!(bench.one(prep::write(bench.fd, memory(6, BLOCK)).offset(at(5)).dsync()).0, BLOCK as i32);
         assert_eq!(bench.size(), at(6));
@@ -122,7 +122,7 @@ fn appends_under_way_together_end_each_with_its_own() {
     assert_eq!(bytes, (1..=128).collect::<Vec<u8>>());
 }
 
-/// Writes at the file's position follow each other, so a log is appended to without tracking offsets.
+/// Writes at the file's position follow each other, so a log can be appended to without tracking offsets.
 #[test]
 fn writes_at_the_position_of_the_file_make_it_larger_one_after_the_other() {
     let (_device, pool) = pool(Checksum::None);

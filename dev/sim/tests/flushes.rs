@@ -1,5 +1,5 @@
-//! Failing flushes, through real rings on a disk whose cache drops what a failed flush covered (V3, V25): data that may
-//! be lost is never called durable, reads go on, and the volumes that may have lost data are named, durably.
+//! Failing flushes, through real rings on a disk whose cache drops what a failed flush covered (V3, V25). Data that may
+//! be lost is never called durable, reads go on, and the pool durably names the volumes that may have lost data.
 
 use std::sync::Arc;
 
@@ -92,7 +92,8 @@ fn memory(tag: u8) -> Buf {
     memory
 }
 
-/// V3. Data that the next flush would have reported as durable is gone, and its space has another volume's old data.
+/// A flush that fails loses data that the next flush would have reported as durable, and its space holds old data of
+/// another volume, which no read may return (V3, V17).
 #[test]
 fn a_flush_that_failed_is_not_forgotten_by_the_next() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -117,7 +118,7 @@ fn a_flush_that_failed_is_not_forgotten_by_the_next() {
     assert_eq!((pool.info().lost, pool.info().degraded), (vec!["v".to_string()], None));
 }
 
-/// V3, V25: an overwrite changes no map, so its flush goes to the device alone, past any commit.
+/// An overwrite changes no map, so its flush goes to the device alone, without a commit (V3, V25).
 #[test]
 fn the_flush_of_an_overwrite_is_heard_of_too() {
     for (fua, by_dsync) in [(true, false), (false, false), (false, true)] {
@@ -147,7 +148,7 @@ fn the_flush_of_an_overwrite_is_heard_of_too() {
     }
 }
 
-/// V25: even if no ring asks again, every loss is reported: dropping the pool writes the list.
+/// Even if no ring sends another flush, every loss is reported: dropping the pool writes the list (V25).
 #[test]
 fn the_list_is_written_when_the_pool_is_dropped() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -159,7 +160,7 @@ fn the_list_is_written_when_the_pool_is_dropped() {
     assert_eq!(after_crash(&disk, 3).1.info().lost, ["v"]);
 }
 
-/// V25: the list has exactly the volumes that may have lost data, under their current names, until it is acknowledged.
+/// The list has exactly the volumes that may have lost data, under their current names, until it is acknowledged (V25).
 #[test]
 fn the_list_has_those_that_may_have_lost_something_and_no_others() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -251,9 +252,9 @@ fn a_degraded_pool_refuses_every_change_with_the_cause_and_reads() {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     durable: u8,
-    /// Acknowledged since the last flush, in order.
+    /// Values that were acknowledged since the last flush, in order.
     since: Vec<u8>,
-    /// A write that failed after it had begun.
+    /// The value of a write that failed after it had begun.
     in_doubt: Option<u8>,
 }
 
@@ -269,7 +270,7 @@ fn flushed(units: &mut [Cell]) {
     }
 }
 
-/// Writes, flushes and takes snapshots, and goes on when that is refused. Returns the number of refusals.
+/// Writes, flushes and takes snapshots, and goes on after a refusal. Returns the number of refusals.
 fn live(pool: &Pool, user: &mut User, units: &mut [Cell]) -> u32 {
     let mut refused = 0;
     for tag in 1..40u8 {
@@ -306,7 +307,8 @@ fn live(pool: &Pool, user: &mut User, units: &mut [Cell]) -> u32 {
     refused
 }
 
-/// V1, V3, V17, V25: a flush fails at any point of a run, which goes on until the failure is reported; then a crash.
+/// A flush fails at any point of a run, which goes on until the failure is reported; then a crash follows (V1, V3, V17,
+/// V25).
 #[test]
 fn whichever_flush_fails_what_was_flushed_before_is_there() {
     let mut told = 0;
@@ -333,7 +335,8 @@ fn whichever_flush_fails_what_was_flushed_before_is_there() {
     assert!(told > 60, "{told}");
 }
 
-/// V25: a disk on which every flush fails cannot take the list either; the durable data opens all the same.
+/// On a disk on which every flush fails, the list cannot be written either. The durable data can be read all the same
+/// (V25).
 #[test]
 fn a_disk_that_never_flushes_again_loses_the_list_and_nothing_durable() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -352,7 +355,8 @@ fn a_disk_that_never_flushes_again_loses_the_list_and_nothing_durable() {
     assert_eq!(User::new(pool.open_volume("v").expect("is there")).read(0), 1);
 }
 
-/// V22, V25: the failure of a flush on either of two disks degrades the pool, also on one added while it was open.
+/// The failure of a flush on either of two disks degrades the pool, also if the disk was added while the pool was open
+/// (V22, V25).
 #[test]
 fn a_member_that_fails_degrades_the_pool() {
     let spare = 8 << 20;

@@ -1,4 +1,4 @@
-//! A pool that is copied to a disk with larger blocks, as when an old disk is replaced.
+//! A pool that is copied to a disk with larger blocks, like when an old disk is replaced.
 
 use sheave_sim::disk::{DiskOptions, Image, SimDisk};
 use sheave_vol::{Checksum, OpenOptions, Pool, PoolError};
@@ -13,7 +13,8 @@ fn disk(image: Image, logical_block: u32) -> SimDisk {
     SimDisk::new(image, DiskOptions { logical_block, max_delay: 0, ..DiskOptions::default() })
 }
 
-/// V9: a device that cannot reach the end of a volume reports that and the remedy; after the remedy nothing is missing.
+/// A device that cannot reach the end of a volume reports that, together with the remedy. After the remedy no data is
+/// missing (V9).
 #[test]
 fn a_volume_that_ends_within_a_larger_block_says_so_and_has_all_its_data() {
     let small = disk(Image::new(16 << 20), 512);
@@ -46,7 +47,7 @@ fn a_volume_that_ends_within_a_larger_block_says_so_and_has_all_its_data() {
         assert!(data.iter().all(|byte| *byte == 7) && zeroes.iter().all(|byte| *byte == 0), "{name}");
     }
     drop(pool);
-    // A pool opened for reading cannot be given the remedy, and serves all but the end.
+    // A pool that is opened for reading cannot get the remedy, and serves everything except the end of the volume.
     let pool = Pool::open(&large.device(), &OpenOptions::default().read_only(true)).expect("opens");
     let mut user = User::new(pool.open_volume("s").expect("opens"));
     assert_eq!((user.tag(0), user.tag(4096), user.read(8192, BLOCK).0), (Ok(7), Ok(7), EINVAL));

@@ -1,5 +1,5 @@
-//! Volumes against a plain map, one request at a time: after some operations every sector of every volume is compared,
-//! and the pool's space figures are audited. There are no crashes, but pools are closed and opened.
+//! Volumes compared with a plain map, one request at a time. After some operations every sector of every volume is
+//! compared, and the pool's space figures are audited. There are no crashes, but pools are closed and opened.
 
 use sheave_base::rng::Rng;
 use sheave_sim::disk::{Image, SimDisk};

@@ -1,5 +1,5 @@
-//! A block that was reported rotten stays bad, through real rings: after crashes, checkpoints, closings, in snapshots,
-//! clones and copies, until it is written anew.
+//! A block that was reported rotten stays bad until it is written anew: after crashes, checkpoints and closings, and in
+//! snapshots, clones and copies. Through real rings.
 
 use std::ops::ControlFlow;
 
@@ -44,7 +44,7 @@ fn is_clean(device: &Device) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// V16: rot in an open region.
+/// Rot in an open region (V16).
 #[test]
 fn rot_that_was_told_is_told_after_a_crash() {
     for unit in [4096, 65536, 1 << 20] {
@@ -60,7 +60,7 @@ fn rot_that_was_told_is_told_after_a_crash() {
     }
 }
 
-/// V16: old data was reported rotten, then another unit of its region is written.
+/// Old data is reported rotten, then another unit of its region is written (V16).
 #[test]
 fn rot_that_was_told_is_told_after_its_region_was_opened_for_others() {
     let (device, pool, mut user) = summed(65536);
@@ -79,9 +79,9 @@ fn rot_that_was_told_is_told_after_its_region_was_opened_for_others() {
     assert_eq!((user.tag(BLOCK_BYTES), user.tag(0), user.tag(1 << 20)), (Err(EILSEQ), Ok(7), Ok(4)));
 }
 
-/// V16: rot that nobody has read, in a region that was written once. An idle region is closed after a while, whether
-/// anyone commits or not, and then the rot is reported; in a region that is open at the crash it may pass for good
-/// data.
+/// Nobody has read the rotten data, and its region was written once. An idle region is closed after a while, also
+/// without commits, and then the rot is reported. In a region that is open at the crash, the rot may pass for good data
+/// (V16).
 #[test]
 fn rot_in_a_region_that_was_idle_for_long_is_told_after_a_crash() {
     for (closes, found) in [(false, Ok(9)), (true, Err(EILSEQ))] {
@@ -99,7 +99,8 @@ fn rot_in_a_region_that_was_idle_for_long_is_told_after_a_crash() {
     }
 }
 
-/// V16: a write copies a unit that snapshots share. Its rotten blocks stay bad in the copy, reported before or not.
+/// A write copies a unit that snapshots share. Its rotten blocks stay bad in the copy, whether they were reported
+/// before or not (V16).
 #[test]
 fn rot_stays_bad_in_copies_after_a_crash() {
     for told in [true, false] {
@@ -135,7 +136,7 @@ fn rot_stays_bad_in_copies_after_a_crash() {
     }
 }
 
-/// V16: rot that a scrub has reported.
+/// Rot that a scrub has reported (V16).
 #[test]
 fn rot_that_a_scrub_has_told_is_told_after_a_crash() {
     let (device, pool, mut user) = summed(65536);
@@ -154,7 +155,7 @@ fn rot_that_a_scrub_has_told_is_told_after_a_crash() {
     assert_eq!((scrub(&pool), pool.info().bad_blocks), (3, 3));
 }
 
-/// A mark outlives everything but a write, even the return of the right bits.
+/// Only a write removes a mark; even the return of the right bits does not.
 #[test]
 fn a_mark_outlives_crashes_checkpoints_closings_and_copies() {
     let (device, pool, mut user) = summed(65536);
@@ -226,7 +227,7 @@ fn a_write_heals_a_marked_block_for_good() {
     }
 }
 
-/// A unit that is freed with marks is clean when it is allocated again.
+/// A unit that is freed with marks has none when it is allocated again.
 #[test]
 fn marks_go_with_what_they_were_about() {
     let (device, pool, mut user) = summed(65536);
@@ -252,7 +253,7 @@ fn marks_go_with_what_they_were_about() {
     assert_eq!((scrub(&pool), pool.info().checksum_errors), (0, 0));
 }
 
-/// Rot in a region that was not written since it was closed is reported, even if the journal has units of it.
+/// Rot in a region that was not written since it was closed is reported, even if the journal has units of that region.
 #[test]
 fn only_open_regions_are_believed_after_a_crash() {
     let (device, pool, mut user) = summed(65536);
@@ -261,7 +262,7 @@ fn only_open_regions_are_believed_after_a_crash() {
     let addr = user.addr(0);
     drop(user);
     let (pool, mut user) = close(&device, pool);
-    // The journal has the unit again, while its region is closed.
+    // The journal has the unit again, while the unit's region is closed.
     assert_eq!(user.run(prep::punch_hole(user.fd, 5 * BLOCK_BYTES, BLOCK_BYTES)).0, 0);
     user.sync();
     drop(user);
@@ -271,7 +272,7 @@ fn only_open_regions_are_believed_after_a_crash() {
     assert_eq!(pool.info().rebuilt_checksums, 0);
 }
 
-/// V16: a bad block is not reported unless its mark could be written; after a crash it might count as good.
+/// A bad block is not reported before its mark is written, because after a crash it might count as good (V16).
 #[test]
 fn a_mark_that_cannot_be_written_is_not_told() {
     let errors = Errors { write: 1000, ..Errors::default() };
@@ -293,7 +294,7 @@ fn a_mark_that_cannot_be_written_is_not_told() {
     assert_eq!((user.tag(0), pool.info().bad_blocks), (Err(EILSEQ), 1));
 }
 
-/// Changes the superblocks to what a program without marks would have written. Returns them as they were.
+/// Changes the superblocks to what a program without marks would have written. Returns the superblocks from before.
 fn superblocks(device: &Device, change: impl Fn(&mut Superblock)) -> Vec<Superblock> {
     let io = DeviceIo::new(device).expect("the device opens");
     let slots = SUPERBLOCKS.iter().map(|&at| {
@@ -308,7 +309,8 @@ fn superblocks(device: &Device, change: impl Fn(&mut Superblock)) -> Vec<Superbl
     slots.collect()
 }
 
-/// A program without marks copied to regions that were not open; the units in its journal get computed checksums.
+/// A program without marks copied data to regions that were not open. The checksums of the units in its journal are
+/// computed when the pool opens.
 #[test]
 fn a_pool_of_a_program_that_knew_no_marks_opens_and_knows_them_when_it_is_upgraded() {
     let (device, pool, mut user) = summed(65536);

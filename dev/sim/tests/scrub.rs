@@ -1,4 +1,4 @@
-//! Scrubs of pools in use, through real rings: they name everything that has rotted, and nothing that only changes.
+//! Scrubs of pools in use, through real rings: they name everything that has rotted, and no block that merely changes.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -84,7 +84,7 @@ fn rot(io: &DeviceIo, addr: u64) {
     io.write(addr, &block).expect("it writes");
 }
 
-/// V19: every metadata block that the pool needs is damaged in turn while the pool is open.
+/// Every metadata block that the pool needs is damaged in turn while the pool is open (V19).
 #[test]
 fn each_damaged_metadata_block_is_named_while_the_pool_is_open() {
     let legs = ["ram:size=24M", "ram:size=24M"].map(|spec| open_device(spec).expect("memory"));
@@ -144,7 +144,7 @@ fn each_damaged_metadata_block_is_named_while_the_pool_is_open() {
     assert!(clean.is_clean(), "{:?}", clean.findings);
 }
 
-/// V16: rotten data is found in volumes and snapshots.
+/// Rotten data is found in volumes and snapshots (V16).
 #[test]
 fn rotten_data_is_named_in_each_volume_that_has_it() {
     let device = open_device("ram:size=64M").expect("memory");
@@ -169,7 +169,7 @@ fn rotten_data_is_named_in_each_volume_that_has_it() {
         assert_eq!((finding.place.volume.as_deref(), finding.place.range), (Some(name), Some((pos, two))), "{finding}");
         assert!(finding.means.contains("does not match its checksum"), "{finding}");
     }
-    // The volume's block is good again once it is written over; the snapshot's stays bad until the snapshot goes.
+    // The volume's block is good again once it is overwritten; the snapshot's stays bad until the snapshot is deleted.
     user.write(pos, 9, 2);
     let report = scrub(&pool);
     assert_eq!((report.found, report.bad_bytes), (1, two), "{:?}", report.findings);
@@ -218,7 +218,7 @@ fn the_rate_is_kept_by_the_clock() {
     let (mut last, mut told) = (0, 0);
     let report = pool.scrub(&options, &mut |progress| {
         let allowed = clock.now().as_secs_f64() * rate as f64;
-        // The budget may be exceeded by one piece: a page's siblings, or a quarter of a second of data.
+        // A scrub may exceed its budget by one piece: the pages of one parent, or a quarter of a second of data.
         assert!(progress.done_bytes as f64 <= allowed + (1 << 20) as f64 + 1.0, "{progress:?}");
         assert!(progress.done_bytes >= last && progress.done_bytes <= progress.total_bytes, "{progress:?}");
         (last, told) = (progress.done_bytes, told + 1);
@@ -252,7 +252,7 @@ fn a_cancel_ends_it_also_while_it_waits() {
         assert_eq!(calls, 5, "it is not asked again");
         assert!(report.data_bytes < 200 << 16);
     }
-    // A cancelled scrub holds back no grace period, so the snapshot, which waits for one, returns.
+    // A cancelled scrub holds back no grace period, so the call of `snapshot`, which waits for one, returns.
     user.write(0, 4, 1);
     pool.snapshot("v", "s").expect("graces end");
 }
@@ -266,8 +266,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Writers, discards, snapshots, clones, rollbacks, deletes and checkpoints run without end, and the scrubs find
-/// nothing.
+/// Scrubs find nothing while writers, discards, snapshots, clones, rollbacks, deletes and checkpoints run without a
+/// break.
 #[test]
 fn a_scrub_under_load_finds_nothing_that_is_not_there() {
     for seed in sheave_testkit::seeds(2) {

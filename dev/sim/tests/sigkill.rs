@@ -1,5 +1,5 @@
-//! A real process that writes to a pool in a real file is killed at random moments, 50 times in all. All data that it
-//! reported as flushed is there afterwards, all data that is there was written by it, and snapshots are unchanged.
+//! A real process that writes to a pool in a real file is killed at random moments, 50 times in all. Afterwards all
+//! data that it reported as flushed is there, all data that is there was written by it, and snapshots are unchanged.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -19,16 +19,16 @@ use sheave_uring::{Ring, prep};
 use sheave_vol::{CheckOptions, OpenOptions, Pool, check_device};
 
 const ROUNDS: u64 = 25;
-/// Longest life of the process after it has started to write.
+/// Longest time in milliseconds that the process lives after it has started to write.
 const MAX_LIFE_MS: u64 = 400;
 
 /// A pool that is written by one short-lived process after another.
 struct Killed {
     seed: u64,
     spec: String,
-    /// The write that each sector held after the last kill.
+    /// Number of the write that each sector held after the last kill.
     found: Vec<Value>,
-    /// The write of each sector of each snapshot, by the write after which the snapshot was taken.
+    /// For each snapshot, keyed by the write after which it was taken, the number of the write in each sector.
     snapshots: BTreeMap<Value, Vec<Value>>,
     /// The number of the next process's first write.
     next: Value,
@@ -42,7 +42,7 @@ impl Killed {
         Killed { seed, spec, found, snapshots: BTreeMap::new(), next: 1 }
     }
 
-    /// Lets a process write, and kills it. Returns the last write that it reported as flushed.
+    /// Lets a process write for `life`, and kills it. Returns the last write that it reported as flushed.
     fn round(&self, life: Duration) -> Value {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sheave-sim"))
             .args(["--write", &self.spec, "--seed", &self.seed.to_string(), "--from", &self.next.to_string()])
@@ -56,7 +56,7 @@ impl Killed {
         let reader = std::thread::spawn(move || {
             let mut flushed = None;
             for line in lines.map_while(Result::ok) {
-                // The kill may have cut the last line, which then is no number.
+                // The kill may have cut the last line, which then has no number.
                 flushed = line.strip_prefix("flushed ").and_then(|text| text.parse().ok()).or(flushed);
             }
             flushed
@@ -68,7 +68,7 @@ impl Killed {
         reader.join().expect("the reader does not panic").unwrap_or(self.next - 1)
     }
 
-    /// Returns the write that each sector holds after a process has done everything up to write `last`.
+    /// Returns the number of the write that each sector holds after a process has done everything up to write `last`.
     fn after(&self, last: Value) -> Vec<Value> {
         let mut sectors = self.found.clone();
         for value in self.next..=last {
@@ -79,7 +79,7 @@ impl Killed {
         sectors
     }
 
-    /// Reads everything and compares. The contents found must stay from now on.
+    /// Reads everything and compares it. The contents found must stay from now on.
     fn verify(&mut self, flushed: Value) {
         let device = open_device(&self.spec).expect("the file is there");
         let pool = Pool::open(&device, &OpenOptions::default()).expect("the pool opens");
@@ -113,7 +113,7 @@ impl Killed {
         assert!(newest.is_none_or(|newest| there.contains(&newest)), "snapshot {newest:?} is gone: {there:?}");
     }
 
-    /// Returns the write that each sector holds.
+    /// Returns the number of the write that each sector of a volume holds.
     fn read(&self, pool: &Pool, name: &str) -> Vec<Value> {
         let bytes = read_all(pool, name);
         let value = |(at, sector): (usize, &[u8])| {

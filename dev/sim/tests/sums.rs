@@ -1,5 +1,4 @@
-//! Checksums through real rings: rotten data is reported, whatever the pool went through before, and good data never
-//! is.
+//! Checksums through real rings: rotten data is reported, whatever happened to the pool before, and good data never is.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -52,7 +51,7 @@ fn checksums_outlive_closing_and_crashes() {
             assert_eq!(user.write(at * 65536, at as u8 + 1, 16), 65536);
         }
         user.sync();
-        // Overwritten after the commit that has the checksums.
+        // The data is overwritten after the commit that has its checksums.
         assert_eq!(user.write(0, 200, 4), 4 * BLOCK as i32);
         user.sync();
         let addr = user.addr(5 * 65536);
@@ -89,7 +88,7 @@ fn checksums_outlive_closing_and_crashes() {
     }
 }
 
-/// V16, V3: an overwrite of two regions, one of which is not open.
+/// A write overwrites two regions, one of which is not open (V16, V3).
 #[test]
 fn a_write_across_two_regions_opens_both() {
     let device = open_device("ram:size=128M").expect("memory");
@@ -139,8 +138,8 @@ fn snapshots_share_checksums_and_copies_take_them_along() {
     assert_eq!((user.tag(0), user.tag(bad)), (Ok(1), Err(EILSEQ)));
 }
 
-/// V16: a write copies a group of units that lies in two regions. The region of the wanted unit is open; the other has
-/// closed, and the device has checksums for it that were right before.
+/// A write copies a group of units that lies in two regions. The region of the wanted unit is open. The other has
+/// closed, and its checksums on the device match the data from before the copy (V16).
 #[test]
 fn a_group_that_is_copied_across_two_regions_opens_both() {
     for (unit, region_units, together) in [(65536, 62, 4), (131_072, 31, 2)] {
@@ -150,14 +149,15 @@ fn a_group_that_is_copied_across_two_regions_opens_both() {
             let pool = open(&device);
             let mut user = User::new(pool.create_volume("v", 32 << 20).expect("a volume"));
             let blocks = unit as usize / BLOCK;
-            // Until the next free window of a group lies across the end of a region.
+            // Writes until the next free window of a group lies across the end of a region.
             let (mut at, mut window) = (0, 0);
             while window % together != 0 || window / region_units == (window + together - 1) / region_units {
                 assert_eq!(user.write(at * unit, at as u8 + 1, blocks), unit as i32);
                 window = user.addr(at * unit) / unit + 1;
                 at += 1;
             }
-            // The region that ends there stays in use, so the next one closes alone although they were opened together.
+            // The region that ends there stays in use, so the next region closes alone although both were opened
+            // together.
             let last = (at - 1) * unit;
             for _ in 0..6 {
                 assert_eq!(user.write(last, at as u8, 1), BLOCK as i32);

@@ -1,9 +1,9 @@
 //! Real threads: rings on threads of their own write to one volume while it is snapshotted, cloned, punched and
 //! flushed. The simulator runs one thread at a time, so it cannot have calls that run truly in parallel.
 //!
-//! Each writer has blocks of its own and writes rising versions to them; some versions are holes. It publishes what it
-//! has issued and what has ended, by which a snapshot is judged: it holds what had ended before the call, and nothing
-//! issued after its return.
+//! Each writer has blocks of its own and writes rising versions to them; some versions are holes. It publishes the
+//! versions that it has issued and those that have ended. A snapshot must have the versions that had ended before the
+//! call, and none that was issued after the call returned.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn is_hole(block: usize, version: Value) -> bool {
     version == 0 || mix(block as u64 ^ u64::from(version) << 20).is_multiple_of(12)
 }
 
-/// Returns true if a block with contents `found` may be at one of these versions.
+/// Returns true if a block with contents `found` may have a version from `low` to `high`.
 fn fits(block: usize, found: Value, low: Value, high: Value) -> bool {
     match found {
         0 => (low..=high).any(|version| is_hole(block, version)),
@@ -67,7 +67,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Writes to every third block, one write to a block at a time, several blocks at once.
+/// Writes to every third block. At most one write to a block is under way, and writes to several blocks at once are.
 fn write(file: Arc<dyn File>, board: &Board, writer: usize, seed: u64) {
     let mut ring = Ring::builder().entries(32).build().expect("a ring");
     let fd = ring.attach_file(file).expect("attached");
@@ -106,7 +106,7 @@ fn write(file: Arc<dyn File>, board: &Board, writer: usize, seed: u64) {
     }
 }
 
-/// Returns the version in each block of a volume. Every block must be of one write.
+/// Returns the version in each block of a volume. All of a block must come from one write.
 fn versions(pool: &Pool, name: &str) -> Vec<Value> {
     let file: Arc<dyn File> = Arc::new(pool.open_volume(name).expect("it is there"));
     let mut ring = Ring::builder().entries(8).build().expect("a ring");

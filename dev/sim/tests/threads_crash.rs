@@ -31,23 +31,23 @@ const SIZE: u64 = 24 << 20;
 /// Largest size in blocks of a volume that grows.
 const MAX_BLOCKS: u64 = 1500;
 
-/// The events in order, with the disk's time.
+/// The events of a run in order, with the disk's time.
 struct Story {
     disk: SimDisk,
     events: Mutex<Vec<(usize, Event)>>,
     next: AtomicU64,
-    /// The next block to append to a volume that grows.
+    /// Number of the next block to append to a volume that grows.
     end: Option<AtomicU64>,
     stop: AtomicBool,
-    /// Writes of the journal fail, and commits with them: whoever waits for a commit gets an error and goes on.
+    /// True if some writes of the journal fail. Every caller that waits for such a commit gets an error and goes on.
     fails: bool,
 }
 
-/// Results of a request whose commit failed.
+/// Result of a request whose commit failed.
 const EIO: i32 = -5;
 
 impl Story {
-    /// Records an event: before the request is submitted, or after it has ended.
+    /// Records an event. Called before a request is submitted, or after it has ended.
     fn tell(&self, event: Event) {
         let mut events = self.events.lock().expect("nobody panics with it");
         let now = self.disk.time();
@@ -91,7 +91,7 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
     write_to(story, file, (VOLUME, writer), seed, u64::MAX);
 }
 
-/// Same as `write`, to volume number `id`, for a number of rounds.
+/// Same as `write`, to volume number `volume`, for `times` rounds.
 fn write_to(story: &Story, file: Arc<dyn File>, (volume, writer): (u32, u64), seed: u64, times: u64) {
     let mut ring = Ring::builder().entries(32).build().expect("a ring");
     let fd = ring.attach_file(file).expect("attached");
@@ -138,12 +138,12 @@ fn write_to(story: &Story, file: Arc<dyn File>, (volume, writer): (u32, u64), se
     }
 }
 
-/// Copies, deletes and resizes while the others write. Returns the number of calls that found no room.
+/// Copies, deletes and resizes while the writers write. Returns the number of calls that failed for want of space.
 fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
     let mut rng = Rng::new(seed).fork(77);
     let mut copies: Vec<String> = Vec::new();
     let (mut id, until, mut full) = (VOLUME, Instant::now() + RUN, 0);
-    // Deletes at the end, so that writers waiting for room get it.
+    // The loop ends with deletes, which free space for the writers that wait for some.
     while Instant::now() < until || !copies.is_empty() {
         id += 1;
         full += u32::from(pool.info().free_bytes == 0);
@@ -152,7 +152,7 @@ fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
             let name = copies.swap_remove(rng.below(copies.len() as u64) as usize);
             begin(story, Change::Delete { name: name.clone() }, || pool.delete(&name))
         } else if rng.percent(20) && resizes {
-            // Larger than any write goes, so that no I/O is cut off.
+            // The size is larger than the end of any write, so that no I/O is cut off.
             let (name, size) = ("v".to_string(), (BLOCKS + rng.below(600)) * BLOCK);
             begin(story, Change::Resize { name, size }, || pool.resize("v", size))
         } else if let Some(snapshot) = snapshots.next().filter(|_| story.fails && rng.percent(20)) {
@@ -187,7 +187,8 @@ fn begin<T>(story: &Story, change: Change, call: impl FnOnce() -> T) -> (Change,
     (change, result)
 }
 
-/// Returns true if a change was made. One that failed is undone, or made durable, by the next flush of the pool (V27).
+/// Returns true if a change was made. The next flush of the pool undoes a change that failed, or makes it durable
+/// (V27).
 fn settle(story: &Story, pool: &Pool, change: &Change, result: Result<(), PoolError>) -> bool {
     let ok = match result {
         Ok(()) => true,
@@ -247,13 +248,13 @@ fn run_failing(seed: u64, unit_bytes: u64, checksum: Checksum) -> u64 {
     run_with(seed, SIZE, &OpenOptions::default(), false, (options, errors)).1
 }
 
-/// Returns the number of calls that found no room.
+/// Runs threads on a pool and cuts the run. Returns the number of calls that failed for want of space.
 fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows: bool) -> u32 {
     let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(64 << 10));
     run_with(seed, pool_bytes, how, grows, (options, Errors::default())).0
 }
 
-/// Returns the number of calls that found no room, and the number of writes that failed.
+/// Same as `run_on`. Returns the number of calls that failed for want of space, and the number of writes that failed.
 fn run_with(
     seed: u64,
     pool_bytes: u64,
@@ -307,8 +308,8 @@ fn large_units() {
     sheave_testkit::seeds(2).for_each(|seed| run(40 + seed, 64 << 10));
 }
 
-/// V2, V3, V27: commits fail while other threads copy, roll back and write to copies: each gets an error, and all
-/// acknowledged data is there.
+/// Commits fail while other threads copy volumes, roll them back and write to copies. Each caller gets an error, and
+/// all acknowledged data is there (V2, V3, V27).
 #[test]
 fn commits_that_fail_small_units() {
     let failed: u64 = sheave_testkit::seeds(2).map(|seed| run_failing(100 + seed, 4 << 10, Checksum::None)).sum();
@@ -321,8 +322,8 @@ fn commits_that_fail_large_units_with_checksums() {
     assert!(failed > 0, "no commit has failed");
 }
 
-/// Several threads append while copies are made: a crash leaves no size without its data, and no copy with the size of
-/// another moment (V23, V24).
+/// Several threads append while copies are made. A crash leaves no size whose data is missing, and no copy with the
+/// size of another moment (V23, V24).
 #[test]
 fn a_volume_that_grows() {
     for (seed, unit_bytes) in sheave_testkit::seeds(4).zip([4 << 10, 64 << 10].into_iter().cycle()) {
@@ -330,12 +331,12 @@ fn a_volume_that_grows() {
     }
 }
 
-/// A pool is full most of the time, and its writers wait for room: none of them fails or waits for ever, and a crash in
-/// between leaves all acknowledged data (V15).
+/// A pool is full most of the time, and its writers wait for space. None of them fails or waits for ever, and a crash
+/// at any moment leaves all acknowledged data (V15).
 #[test]
 fn writers_that_wait_for_room() {
     let how = OpenOptions::default().when_full(WhenFull::Pause(Duration::from_secs(60)));
-    // Room for the volume, and for a part of what its copies need.
+    // Enough space for the volume and for a part of what its copies need.
     let pool_bytes = 3 << 19;
     let full: u32 = sheave_testkit::seeds(2).map(|seed| run_on(60 + seed, 4 << 10, pool_bytes, &how, false)).sum();
     assert!(full > 0, "it was never full");

@@ -1,6 +1,6 @@
-//! V34: snapshots of several volumes at one moment, while threads write to all of them. Each writer writes a version to
-//! one volume, and only then to the next, so the snapshot of a later volume must not have a newer version than that of
-//! an earlier one.
+//! Snapshots of several volumes at one moment, while threads write to all of them (V34). Each writer writes a version
+//! to one volume before it writes it to the next, so the snapshot of a later volume must not have a newer version than
+//! that of an earlier one.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -102,7 +102,8 @@ fn snapshots_of_one_moment_are_of_one_moment() {
         let until = Instant::now() + RUN;
         while Instant::now() < until {
             let names = VOLUMES.map(|volume| format!("{volume}@{made}"));
-            // The order of the names in the call must not matter, so it is not always the order of the writes.
+            // The order of the names in the call must not matter, so it is rotated and often differs from the order of
+            // the writes.
             let mut pairs: Vec<_> = VOLUMES.into_iter().zip(names.iter().map(String::as_str)).collect();
             pairs.rotate_left(made % VOLUMES.len());
             let before = Board::read(&board.ended);

@@ -1,6 +1,6 @@
-//! The upgrade of a pool that an older program made, cut at every write: a crash leaves the old pool or the new one,
-//! with all contents; in the new one, blocks that were reported bad are bad. When both superblocks are wiped after the
-//! crash, the new pool is rebuilt from a copy, or there is no copy yet: a rebuild never yields another pool.
+//! The upgrade of a pool that an older program made, cut at every write. A crash leaves the old pool or the new one,
+//! with all contents; in the new one, blocks that were reported bad are still bad. If both superblocks are wiped after
+//! the crash, either the new pool is rebuilt from a copy, or there is no copy yet. A rebuild never yields another pool.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use sheave_sim::check::{ImageIo, check_image};
 use sheave_sim::disk::{DiskOptions, Image, Media, SECTOR, SimDisk};
 use sheave_vol::{BlockIo, CheckOptions, ExtentKind, Finding, FindingKind, OpenOptions, Pool, ScrubOptions, check};
 
-/// Crashes drawn at each step.
+/// Number of crashes drawn at each step.
 const CRASHES: u64 = 4;
 
 fn disk(image: Image) -> SimDisk {
@@ -21,7 +21,7 @@ fn open(disk: &SimDisk) -> Pool {
     Pool::open(&disk.device(), &OpenOptions::default()).expect("opens")
 }
 
-/// The data of each volume, by place.
+/// Returns the data of each volume, by volume name and offset.
 fn contents(pool: &Pool, image: &Image) -> BTreeMap<(String, u64), Vec<u8>> {
     let mut all = BTreeMap::new();
     for info in pool.volumes() {
@@ -36,7 +36,7 @@ fn contents(pool: &Pool, image: &Image) -> BTreeMap<(String, u64), Vec<u8>> {
     all
 }
 
-/// Rebuilds the pool from a copy of its superblock, both superblocks having been wiped. Returns `None` without a copy.
+/// Wipes both superblocks and rebuilds the pool from a copy of them. Returns `None` if there is no copy.
 fn rebuilt(mut image: Image) -> Option<Image> {
     image.write(0, &[0; 8192]);
     let size = image.size_bytes();
@@ -100,7 +100,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
                 // The superblock that was being written may be torn; the other one replaces it.
                 let torn = |found: &Finding| found.kind == FindingKind::Superblock;
                 assert!(report.findings.iter().all(torn), "{what}: {:?}", report.findings);
-                // Once the upgrade has ended, and nobody has written since, the copies are all that is needed.
+                // Once the upgrade has ended, and nothing was written since, the copies suffice to rebuild the pool.
                 match rebuilt(image.clone()) {
                     Some(image) => {
                         let rebuilt = disk(image);
@@ -116,7 +116,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
                 assert!(!upgraded || at > begun, "{what}: converted by opening");
                 (old, new) = (old + u32::from(!upgraded), new + u32::from(upgraded));
                 assert!(!upgraded || bad_blocks(&pool) == told, "{what}");
-                // Cut or not, the upgrade can be made again.
+                // Whether the upgrade was cut or not, it can be made again.
                 pool.upgrade().expect("upgrades");
                 drop(pool);
                 assert!(open(&after).upgrades().is_empty(), "{what}");

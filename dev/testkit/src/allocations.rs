@@ -4,15 +4,15 @@
 //!
 //! - I1: allocations of other threads (the harness, workers) are not counted.
 //! - I2: memory comes from and goes to the system's allocator, with the layouts that the caller gave.
-//! - I3: a binary that has not installed it fails: otherwise every count would be 0.
+//! - I3: a binary that has not installed the allocator fails, because otherwise every count would be 0.
 #![allow(unsafe_code)] // A global allocator is an unsafe trait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Allocations of this thread while it is watched, else `None`. Const and without drop, so it allocates nothing
-    /// itself.
+    /// Number of allocations of this thread while it is watched, else `None`. The variable is const and has no
+    /// destructor, so it allocates nothing itself.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -21,7 +21,7 @@ thread_local! {
 pub struct Counting;
 
 fn count() {
-    // The cell is gone in a thread that is ending, which is not watched.
+    // In a thread that is ending the variable no longer exists; such a thread is not watched.
     let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
 }
 
@@ -29,7 +29,7 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise is the one that `System` asks for (I2).
+        // SAFETY: the caller's promise is the one that `System` requires (I2).
         unsafe { System.alloc(layout) }
     }
 
@@ -51,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the number of allocations of this thread during `work`: new memory, zeroed memory, and memory resized.
+/// Returns the number of allocations of this thread during `work`. New memory, zeroed memory and resized memory count.
 pub fn allocations(work: impl FnOnce()) -> u64 {
     let counts = counted(|| drop(std::hint::black_box(Box::new(0_u64))));
     assert_eq!(counts, 1, "this binary does not install the counting allocator: nothing would be counted (I3)");

@@ -1,7 +1,7 @@
 //! A Ceph cluster of one node on the loopback address: a monitor and an OSD, with keys, in a directory of its own.
 //!
-//! Owns the processes, which end with the value. It comes up in about 7 s, so a test program makes one and runs all its
-//! scenarios on it. There is no manager, because pools and images need none.
+//! Owns the processes, which end when the value is dropped. A cluster takes about 7 s to start, so a test program
+//! starts one and runs all its scenarios on it. There is no manager, because pools and images need none.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Store {
     /// In memory, until the OSD ends.
     Memory,
-    /// In a sparse file of this many bytes, as BlueStore, so that the OSD may be killed.
+    /// In a sparse file of this number of bytes, managed by BlueStore, so that the OSD may be killed.
     Blue(u64),
 }
 

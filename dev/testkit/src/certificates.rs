@@ -1,4 +1,4 @@
-//! Certificates made for one test, in files named as programs with GnuTLS expect them.
+//! Certificates made for one test, in files whose names programs with GnuTLS expect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl Authority {
         self.dir.path().join("server")
     }
 
-    /// Returns the directory of a client that has the authority's certificate, and none of its own.
+    /// Returns the directory of a client that has the authority's certificate but no certificate of its own.
     ///
     /// # Panics
     ///

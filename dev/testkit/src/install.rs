@@ -1,12 +1,12 @@
-//! Installs the missing outside tools through apt-get, where that is allowed, in one run.
+//! Installs the missing outside tools through apt-get in one run, if this user may do that.
 //!
-//! Owns the decision whether this machine may install (root, or sudo without a password; apt-get present) and the order
-//! of attempts. Called by `cargo xtask test --all --install` only (I1): a test that installs would surprise whoever
-//! runs it.
+//! Owns the decision if this machine may install (root, or sudo without a password; apt-get present) and the order of
+//! attempts. Called only by `cargo xtask test --all --install` (I1), because a test that installs something would
+//! surprise its user.
 //!
 //! Invariants:
 //! - I4: nothing here asks a question or waits for a terminal.
-//! - I5: package lists are fetched only after installing with the present ones has failed.
+//! - I5: package lists are fetched only after an installation with the present ones has failed.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,17 +20,18 @@ use crate::tools::{self, Tool};
 pub enum Outcome {
     Present(PathBuf),
     Installed(PathBuf),
-    /// The tool is missing, for this reason.
+    /// The tool is missing. Holds the reason.
     Skipped(String),
 }
 
-/// A machine as the installer sees it: the programs in a `PATH`.
+/// A machine from the view of the installer: the programs in a `PATH`.
 pub struct Installer {
     path: OsString,
     quiet: bool,
 }
 
-/// Bounds for waits of apt-get, for another apt-get and for a mirror; and output for a log, not for a terminal.
+/// Options that limit the time that apt-get waits for another apt-get and for a mirror, and that make its output fit
+/// for a log.
 const APT_OPTIONS: &[&str] =
     &["-q", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-o", "Dpkg::Use-Pty=0"];
 
@@ -91,7 +92,7 @@ impl Installer {
                 "packages of servers (Ceph, Prometheus, smartmontools) enable those: `systemctl disable` ends that"
             );
         }
-        // A dry run that prints all packages with their sizes. It declines at the prompt, so its failure is expected.
+        // A dry run that prints all packages with their sizes. It answers no at the prompt, so its failure is expected.
         apt_install(missing, "--assume-no");
         if install(missing) {
             return Ok(());
@@ -100,14 +101,14 @@ impl Installer {
         if !self.run(&apt, &["update"]) {
             return Err("apt-get update failed (no network?)".into());
         }
-        // One by one, so that a package that this release lacks does not keep the others away.
+        // Packages are installed one by one, so that a package that this release lacks does not prevent the others.
         if install(missing) || missing.iter().filter(|tool| !install(&[tool])).count() == 0 {
             return Ok(());
         }
         Err("apt-get install failed (its output is above)".into())
     }
 
-    /// Returns the command that runs apt-get with the right to install, or the reason for which there is none.
+    /// Returns the command that runs apt-get with the right to install, or the reason why there is none.
     fn apt_command(&self) -> Result<Vec<OsString>, String> {
         let apt = self.find("apt-get").ok_or("this system has no apt-get")?;
         if self.answer(Command::new("id").arg("-u")).is_some_and(|uid| uid.trim() == "0") {

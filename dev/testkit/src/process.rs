@@ -16,8 +16,8 @@ pub fn signal(id: u32, name: &str) {
     assert!(sent.is_ok_and(|sent| sent.success()), "kill {name} {id}");
 }
 
-/// Stops the process `id` by SIGSTOP, and waits until each of its threads has stopped: on a busy machine some still
-/// answer requests for a while after the signal was sent. [`signal`] with `-CONT` lets the process go on.
+/// Stops the process `id` with SIGSTOP, and waits until each of its threads has stopped. On a busy machine some threads
+/// still answer requests for a while after the signal was sent. [`signal`] with `-CONT` continues the process.
 ///
 /// # Panics
 ///

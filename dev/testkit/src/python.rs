@@ -1,7 +1,9 @@
-//! Python modules that tests use and Debian does not have: found, or installed into the target directory by pip.
+//! Python modules that tests use and Debian does not have. They are found, or pip installs them into the target
+//! directory.
 //!
-//! Owns [`MODULES`], as [`crate::tools`] owns the programs: `cargo xtask test --all --install` installs missing ones, a
-//! test only searches. They have a directory of their own, so that no Python of the machine is changed.
+//! Owns [`MODULES`], like [`crate::tools`] owns the programs: `cargo xtask test --all --install` installs missing
+//! modules, and a test only searches for them. They are in a directory of their own, so that no Python of the machine
+//! is changed.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -13,7 +15,7 @@ use crate::skip;
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
     pub name: &'static str,
-    /// The version to install. It is fixed because another version is another peer.
+    /// The version to install. It is fixed, because another version may behave differently.
     pub version: &'static str,
     /// The purpose that the tests use it for.
     pub why: &'static str,

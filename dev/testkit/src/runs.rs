@@ -1,13 +1,14 @@
-//! Images of disks that are kept as test data, in a form that is small for images that are mostly zeroes.
+//! Images of disks that are kept as test data, in a format that is small for images that are mostly zeroes.
 //!
-//! Owns the form: an image is its 8-byte words in runs. A run is a count of 4 bytes, little-endian, then that many
-//! words, or, if the highest bit of the count is set, one word that is repeated that often.
+//! Owns the format: an image is a sequence of 8-byte words, stored in runs. A run begins with a count of 4 bytes,
+//! little-endian. Then follow as many words as the count says. If the highest bit of the count is set, one word follows
+//! instead, which is repeated that often.
 //!
 //! Called by tests that open old images.
 
 const WORD: usize = 8;
 const REPEATED: u32 = 1 << 31;
-/// Shortest run of equal words that is stored as one word.
+/// Least number of equal words that are stored as one word.
 const LEAST: usize = 3;
 
 /// Returns the bytes of an image.

@@ -1,8 +1,8 @@
-//! A seccomp filter that forbids system calls, as some kernels and containers do.
+//! A seccomp filter that forbids system calls, like some kernels and containers do.
 #![allow(unsafe_code)]
 
-/// Makes a system call fail with EPERM, as Docker's default profile does, for this thread and the threads and processes
-/// that it starts. A filter cannot be removed, so call this in a thread of its own.
+/// Makes a system call fail with EPERM, like Docker's default profile does, for this thread and for the threads and
+/// processes that it starts. A filter cannot be removed, so call this in a thread of its own.
 ///
 /// `call` is one of libc's numbers, such as `SYS_io_uring_setup`.
 pub fn forbid(call: libc::c_long) {
@@ -29,7 +29,7 @@ pub fn refuse(call: libc::c_long, errno: i32) {
 }
 
 /// Makes all system calls except these fail with EPERM, for this thread and the threads and processes that it starts.
-/// Cannot be undone, as with [`forbid`].
+/// Like with [`forbid`], the filter cannot be removed.
 pub fn allow_only(calls: &[libc::c_long]) {
     let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];

@@ -13,12 +13,13 @@ pub const SEED_ENV: &str = "SHEAVE_SEED";
 /// Environment variable with the round of a stress run. Each round has seeds of its own.
 pub const ROUND_ENV: &str = "SHEAVE_ROUND";
 
-/// Distance between the first seeds of two rounds: more than any test takes in a round.
+/// Distance between the first seeds of two rounds: more seeds than any test uses in a round.
 const ROUND: u64 = 1 << 20;
 
-/// Returns the seeds for a randomized test that takes `count` of them in an ordinary run: `0..count`, the one seed of
+/// Returns the seeds for a randomized test that uses `count` of them in an ordinary run: `0..count`, the one seed of
 /// `SHEAVE_SEED`, or `count` new ones in each round of `cargo xtask stress` and of `cargo xtask nightly`. Under a
-/// sanitizer an ordinary run takes a quarter of them: it checks memory, which all seeds use in the same ways.
+/// sanitizer an ordinary run uses a quarter of them, because the sanitizer checks memory, which all seeds use in the
+/// same ways.
 ///
 /// ```
 /// for seed in sheave_testkit::seeds(16) {

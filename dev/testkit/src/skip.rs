@@ -1,15 +1,15 @@
 //! Loud skips: a test that cannot run here prints that on the real stderr and into a log that `cargo xtask test` reads.
 //!
 //! Owns the environment variables `CI` and `SHEAVE_SKIP_LOG` as far as tests read them. Does not decide which tools
-//! exist ([`crate::tools`] does). Upholds I2 and I3 of the crate.
+//! exist ([`crate::tools`] does). Maintains I2 and I3 of the crate.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-/// Environment variable with the file to which every skip appends one line. A runner that hides output counts skips by
-/// it.
+/// Environment variable with the file to which every skip appends one line. A runner that hides the output of tests
+/// counts the skips in this file.
 pub const SKIP_LOG_ENV: &str = "SHEAVE_SKIP_LOG";
 
 /// Environment variable with the sanitizer under which the tests run. Set by `cargo xtask asan`.
@@ -55,7 +55,7 @@ pub fn skip(reason: &str) {
 pub(crate) fn tell(line: &str, screen: &mut dyn Write, log: Option<&Path>) {
     let _ = screen.write_all(line.as_bytes());
     if let Some(path) = log {
-        // One write of one short line in append mode, so that lines of parallel tests do not mix.
+        // One write of one short line in append mode, so that the lines of tests that run in parallel do not mix.
         let log = OpenOptions::new().append(true).create(true).open(path);
         let _ = log.and_then(|mut log| log.write_all(line.as_bytes()));
     }

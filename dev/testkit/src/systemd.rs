@@ -1,9 +1,9 @@
-//! A systemd as PID 1 of namespaces: an init system on which a test may start, break and stop units, without effect on
-//! the host's processes, mounts, network and systemd.
+//! A systemd that is PID 1 of its own namespaces. A test may start, break and stop units on this init system, without
+//! effect on the host's processes, mounts, network and systemd.
 //!
-//! Owns the processes, which end with the value (and with the test, even if that is killed: `unshare --kill-child`),
-//! and a directory of control groups below the test's own. The root is an overlay over the host's, whose upper layer is
-//! in memory. Of the host's units only the journal is started; a test adds its own.
+//! Owns the processes and a directory of control groups below the test's own. The processes end when the value is
+//! dropped, and also when the test is killed (`unshare --kill-child`). The root is an overlay over the host's root,
+//! whose upper layer is in memory. Of the host's units only the journal is started; a test adds its own units.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -65,7 +65,7 @@ const NAMESPACES: &[&str] = &["--mount", "--pid", "--fork", "--uts", "--ipc", "-
 #[derive(Debug)]
 pub struct Systemd {
     unshare: Child,
-    /// PID 1 of the machine, by its number on the host.
+    /// Process id of the machine's PID 1 on the host.
     init: u32,
     cgroup: PathBuf,
     dir: TempDir,
@@ -77,7 +77,7 @@ impl Systemd {
     ///
     /// # Panics
     ///
-    /// Panics if the machine does not come up, with its console.
+    /// Panics if the machine does not come up. The message has the output of its console.
     pub fn boot(programs: &[&Path]) -> Option<Systemd> {
         for tool in ["systemd", "unshare", "nsenter"] {
             require(tool)?;
@@ -142,7 +142,7 @@ impl Systemd {
     ///
     /// # Errors
     ///
-    /// The output, if the command failed.
+    /// Returns the output as an error if the command failed.
     pub fn run(&self, line: &str) -> Result<String, String> {
         let Output { status, stdout, stderr } = self.enter(line).output().expect("nsenter runs");
         let (out, err) = (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
@@ -202,8 +202,8 @@ impl Systemd {
 }
 
 impl Drop for Systemd {
-    /// Kills PID 1, with which the kernel ends everything else: processes, mounts, network. Then removes the control
-    /// groups, which are empty.
+    /// Kills PID 1, whereupon the kernel ends all processes, mounts and the network of the machine. Then removes the
+    /// control groups, which are empty.
     fn drop(&mut self) {
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();

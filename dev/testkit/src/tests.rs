@@ -27,8 +27,8 @@ impl Machine {
 
     fn add(&self, program: &str, body: &str) {
         let text = format!("#!/bin/sh\nHERE='{}'\n{body}\n", self.0.display());
-        // Written by another process: a writable descriptor of ours could live on in a child that another test starts
-        // just now, and a file that somebody may write to cannot be run.
+        // Another process writes the file. If this process did, its writable descriptor could be inherited by a child
+        // that another test starts at this moment, and a file that is open for writing cannot be run.
         let write = ["-c", "printf %s \"$1\" > \"$0\" && chmod +x \"$0\""];
         let status = Command::new("/bin/sh").args(write).arg(self.0.join(program)).arg(text).status().expect("sh");
         assert!(status.success());

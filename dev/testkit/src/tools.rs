@@ -1,7 +1,7 @@
 //! The table of outside tools that tests use, and the search for them.
 //!
-//! Owns [`TOOLS`]: a tool that is not in the table cannot be used, so that `cargo xtask test` knows what to install
-//! before any test runs. Does not install ([`crate::install`] does).
+//! Owns [`TOOLS`]. A tool that is not in the table cannot be used, so that `cargo xtask test` knows what to install
+//! before any test runs. Does not install tools ([`crate::install`] does).
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,16 +13,16 @@ use crate::skip;
 /// One outside program, and the Debian packages that have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
-    /// The program's name in `PATH`.
+    /// Name of the program in `PATH`.
     pub name: &'static str,
-    /// The packages to install; the first one holds the program.
+    /// The packages to install; the first one contains the program.
     pub packages: &'static [&'static str],
     /// The purpose that the tests use it for.
     pub why: &'static str,
 }
 
 impl Tool {
-    /// Returns the command that installs it by hand.
+    /// Returns the command with which a user installs the tool.
     pub fn cure(&self) -> String {
         format!("install with `apt-get install {}`", self.packages.join(" "))
     }
@@ -76,8 +76,8 @@ pub fn lookup(name: &str) -> Option<&'static Tool> {
     TOOLS.iter().find(|tool| tool.name == name)
 }
 
-/// Returns the path of `name`, if it is an executable file in `PATH`, or in the sbin directories, which a user's `PATH`
-/// lacks.
+/// Returns the path of `name`, if it is an executable file in `PATH` or in the sbin directories, which are not in the
+/// `PATH` of users.
 pub fn find(name: &str) -> Option<PathBuf> {
     find_in(name, &env::var_os("PATH").unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The counting allocator counts every way to allocate, on the thread that is watched alone.
+//! Tests that the counting allocator counts every way to allocate, and only on the thread that is watched.
 
 use std::hint::black_box;
 

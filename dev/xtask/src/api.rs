@@ -1,12 +1,12 @@
-//! `cargo xtask api`: checks of the library's public interface, and of the cost of depending on the library.
+//! `cargo xtask api`: checks the library's public interface, and what a program gets that depends on the library.
 //!
-//! Owns the comparison of the public names with `docs/public-api.txt`, the list of crates that a program of rings alone
-//! builds, the number of packages in a program's lock file, the combinations of features, and the oldest compiler.
-//! Build time is printed and never judged: the line in the nightly report shows its growth.
+//! Owns the comparison of the public names with `docs/public-api.txt`, the list of crates that a program that uses only
+//! rings builds, the number of packages in a program's lock file, the combinations of features, and the oldest
+//! compiler. Build time is printed and never judged: a line in the nightly report shows how it grows.
 //!
 //! Public items must also be documented, extensible, and typed ([`rules`]).
 //!
-//! Invariant A1: a listing without items that every listing has was parsed wrongly, and is refused.
+//! Invariant A1: a listing that lacks items which every listing has was parsed wrongly, and is refused.
 
 mod listing;
 mod locked;
@@ -24,10 +24,10 @@ use crate::workspace;
 const PAGE: &str = "docs/public-api.txt";
 /// Compiler wrapper in `dev/xtask/rustc` for builds with few features.
 const COMPILER: &str = "strict";
-/// Command that writes the page anew.
+/// Command that writes the list of names anew.
 const RENEW: &str = "cargo xtask api --write";
-/// Lines that every listing has (A1): a method, a trait implementation, an automatic trait, an attribute, a feature's
-/// module.
+/// Lines that every listing has (A1): a method, a trait implementation, an automatic trait, an attribute, and the
+/// module of a feature.
 const PRESENT: &[&str] = &[
     "pub fn push(&mut self, op: impl Op) -> Result<(), Box<SqFull>>",
     "impl Iterator for Completions<'_>",
@@ -35,7 +35,7 @@ const PRESENT: &[&str] = &[
     "#[non_exhaustive]",
     "struct sheave::volumes::Pool",
 ];
-/// Crates that a program of rings alone must not build.
+/// Crates that a program that uses only rings must not build.
 const NOT_FOR_RINGS: &[&str] = &["sheave-vol", "zerocopy", "crc-fast"];
 /// Features to build with, one at a time. Programs use one of these or several together.
 const FEATURES: &[&str] = &["", "volumes", "drivers", "raw"];
@@ -84,7 +84,7 @@ fn page() -> PathBuf {
 /// Makes the listing of the library as it is now.
 fn made() -> Result<String> {
     let pages = workspace::target_dir().join("doc/sheave");
-    // The program of the same name may have left its pages there.
+    // The program of the same name may have left its pages in this directory.
     match std::fs::remove_dir_all(&pages) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -108,7 +108,7 @@ fn compiler() -> Result<String> {
     let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     command.arg("--version");
     let name = cargo::capture(command)?.0;
-    // Without the commit, which differs between two builds of one version.
+    // The commit is left out, because it differs between two builds of one version.
     Ok(name.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
 }
 
@@ -140,7 +140,7 @@ fn compare(kept: &str, now: &str) -> Result<()> {
     );
 }
 
-/// Returns each line with the item that it belongs to.
+/// Returns each line together with the item that it belongs to.
 fn entries(text: &str) -> Vec<(&str, &str)> {
     let mut item = "";
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -199,7 +199,8 @@ fn features() -> Result<()> {
     Ok(())
 }
 
-/// Measures the first build of a program of rings alone, into an empty directory. The nightly run prints the time.
+/// Measures the first build of a program that uses only rings, into an empty directory. The nightly run prints the
+/// time.
 pub fn first_build() -> Result<()> {
     let dir = workspace::target_dir().join("library");
     match std::fs::remove_dir_all(&dir) {

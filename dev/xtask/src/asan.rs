@@ -1,10 +1,11 @@
 //! `cargo xtask asan`: the tests under the address sanitizer, which finds uses after free, overflows and leaks.
 //!
-//! Owns the build flags, and the selection of tests. The nightly run has the tests of all crates. CI has those of the
-//! crates with unsafe code that a program embeds, because safe code alone cannot touch freed memory. Works with a
-//! stable toolchain: it ships the sanitizer's runtime, and the flag needs RUSTC_BOOTSTRAP only. CI does not optimize:
-//! optimizing the instrumented code would take the compiler longer than the tests take without. The nightly run
-//! optimizes, because its crash simulator would take an hour without.
+//! Owns the build flags, and the selection of tests. The nightly run has the tests of all crates. CI has the tests of
+//! those crates with unsafe code that a program embeds, because safe code alone cannot touch freed memory.
+//!
+//! A stable toolchain suffices: it contains the sanitizer's runtime, and the flag only needs RUSTC_BOOTSTRAP. CI does
+//! not optimize, because optimizing the instrumented code would take longer than running the tests without
+//! optimization. The nightly run optimizes, because otherwise its crash simulator would take an hour.
 //!
 //! Invariants:
 //! - I1: the tests count only after a deliberate use after free was caught on this machine.
@@ -24,26 +25,28 @@ use crate::counts::Counts;
 use crate::lab;
 use crate::tidy::unsafety;
 
-/// Given explicitly, so that the sanitizer's flags apply to the target's code and not to build scripts.
+/// The target is given explicitly, so that the sanitizer's flags apply to the target's code and not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Compiler wrapper in `dev/xtask/rustc` that instruments the crates of the workspace.
 const COMPILER: &str = "asan";
 
-/// Crates without tests that the sanitizer could find anything in.
+/// Crates whose tests cannot show anything to the sanitizer.
 const EXCLUDED: &[&str] = &["xtask", "sheave-testkit"];
 
-/// Crates whose own tests are left to the nightly run. No program embeds the lab, the simulator and the load generator,
-/// whose tests drive the other crates. The tests of the driver for Ceph start a cluster. Volumes have one file with
-/// unsafe code, through which all their blocking I/O goes, so that the tests of the library reach it too; their own
-/// tests spend minutes in maps, which are safe code.
+/// Crates whose own tests only the nightly run has:
+///
+/// - No program embeds the lab, the simulator and the load generator, whose tests drive the other crates.
+/// - The tests of the driver for Ceph start a cluster.
+/// - Volumes have one file with unsafe code. All their blocking I/O goes through it, so the tests of the library reach
+///   it too. The tests of volumes spend minutes in maps, which are safe code.
 const NIGHTLY: &[&str] = &["sheave-lab", "sheave-load", "sheave-rbd", "sheave-sim", "sheave-vol"];
 
-/// The library. It has no unsafe code itself, and its tests drive that of the crates below it.
+/// The library. It has no unsafe code itself, but its tests drive the unsafe code of the crates below it.
 const FACADE: &str = "sheave";
-/// Program of safe code that uses the library at random, for the time in `SHEAVE_RANDOM_SECONDS`.
+/// Program of safe code that calls the library at random, for the time in `SHEAVE_RANDOM_SECONDS`.
 const RANDOM: &str = "sheave-outside-random";
-/// The program of safe code, and a driver with unsafe code in the place of an outside crate's.
+/// The program of safe code, and a driver with unsafe code that stands for one of an outside crate.
 const OUTSIDE: [&str; 2] = [RANDOM, "sheave-outside-sock"];
 
 /// Extent of a run.
@@ -79,7 +82,7 @@ pub fn run(extent: &Extent, counts: &mut Counts) -> Result<()> {
     cargo::run_tests(tests(extent, sees_leaks), counts)
 }
 
-/// Runs new random programs of safe code that use the whole library, until the time is up.
+/// Runs new random programs of safe code, which use the whole library, until the time is up.
 pub fn random(seconds: u64, counts: &mut Counts) -> Result<()> {
     let sees_leaks = prove_it_catches()?;
     let words = ["-p", RANDOM, "programs_for_as_long_as_one_likes"].map(str::to_owned);
@@ -88,7 +91,7 @@ pub fn random(seconds: u64, counts: &mut Counts) -> Result<()> {
     cargo::run_tests(command, counts)
 }
 
-/// Returns the reason if this machine lacks something that the sanitizer needs.
+/// Returns the reason if this machine lacks something that the sanitizer needs. Returns `None` otherwise.
 pub fn unsupported() -> Option<String> {
     let sysroot = cargo::capture(rustc(&["--print", "sysroot"])).map(|(out, ..)| PathBuf::from(out.trim()));
     let Ok(sysroot) = sysroot else { return Some("rustc does not answer".into()) };
@@ -116,8 +119,8 @@ fn tests(extent: &Extent, sees_leaks: bool) -> Command {
         command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     }
     if has_lab(extent) {
-        // The lab's compiler wrapper takes the place of the sanitizer's, so that the flag goes to every crate of the
-        // target (I3).
+        // The lab's compiler wrapper is used instead of the sanitizer's, so the flag goes to every crate of the target
+        // (I3).
         command.args(["--target", TARGET]).env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
         command = cargo::with_compiler(command, lab::CFG);
     } else {
@@ -129,7 +132,7 @@ fn tests(extent: &Extent, sees_leaks: bool) -> Command {
     command
 }
 
-/// Returns true if the lab's tests run, which need the lab's compiler.
+/// Returns true if the lab's tests are among those that run; they need the lab's compiler wrapper.
 fn has_lab(extent: &Extent) -> bool {
     match extent {
         Extent::Part => false,
@@ -185,7 +188,7 @@ fn catches(dir: &Path) -> Result<bool> {
     if sees_leaks {
         println!("the sanitizer sees a deliberate use after free and a deliberate leak");
     } else {
-        // The leak check stops the process by ptrace to read its memory, which some containers forbid.
+        // The leak check stops the process with ptrace to read its memory, which some containers forbid.
         ensure!(
             leak.contains("LeakSanitizer has encountered"),
             "the sanitizer does not see a deliberate leak:\n{leak}"

@@ -1,19 +1,19 @@
 //! `cargo xtask bench`: the measurements of docs/reference/performance.md and of the README, as Markdown tables that it
 //! can write into the pages.
 //!
-//! Owns the list of commands, by section of the page. `sheave bench` measures the times, and takes turns with the
-//! kernel by itself. Run on an idle machine.
+//! Owns the list of commands for each section of the page. `sheave bench` measures the times and runs the turns with
+//! the kernel itself. Run this on an idle machine.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `table` | a row from the JSON of a run |
 //! | `program` | the measured `sheave`, and its output |
 //! | `counts` | instructions, system calls, idle CPU, build time |
-//! | `peers` | volumes beside ext4, XFS and qcow2 |
-//! | `serve` | `sheave serve` beside other servers of NBD |
-//! | `serve_tls` | the same by TLS |
-//! | `nbd` | `nbd:` beside other clients of NBD |
-//! | `rbd` | `rbd:` beside fio's engine |
+//! | `peers` | volumes compared with ext4, XFS and qcow2 |
+//! | `serve` | `sheave serve` compared with other NBD servers |
+//! | `serve_tls` | the same comparison with TLS |
+//! | `nbd` | `nbd:` compared with other NBD clients |
+//! | `rbd` | `rbd:` compared with fio's engine |
 //! | `page` | writing a section into the page |
 
 use std::process::Command;
@@ -35,7 +35,7 @@ mod table;
 
 use program::run;
 
-/// The file that rows with `file:` create. Removed at the end.
+/// The file that rows with `file:` create. It is removed at the end.
 const FILE: &str = "target/bench.img";
 
 /// The pool of the section on volumes.
@@ -57,27 +57,27 @@ impl Section {
 
 /// Content of a section.
 enum What {
-    /// One sentence.
+    /// One sentence about the machine.
     Machine,
     /// A row for each of these arguments of `sheave bench`.
     Runs(&'static [&'static str]),
-    /// A row with fewer columns for each of these arguments of `sheave bench`, under the name before them.
+    /// A row with fewer columns for each of these arguments of `sheave bench`; the first string is the name of the row.
     Headlines(&'static [(&'static str, &'static str)]),
-    /// A row for each of these arguments, with statistics and without, in turns.
+    /// A row for each of these arguments, run in turns with statistics and without.
     Statistics(&'static [&'static str]),
     /// Rows on volumes of a pool that is made for them.
     Volumes(&'static [&'static str]),
-    /// Volumes beside other thin space.
+    /// Volumes compared with other thin space.
     Peers,
-    /// Exports beside other servers.
+    /// Exports compared with those of other servers.
     Serve,
-    /// `nbd:` beside other clients.
+    /// `nbd:` compared with other clients.
     Nbd,
-    /// `rbd:` beside fio's engine.
+    /// `rbd:` compared with fio's engine.
     Rbd,
     /// Large pools: opening, recovering, snapshots.
     Pools,
-    /// Instructions, beside the aims for them.
+    /// Numbers of instructions, compared with the aims for them.
     Aims,
     /// Instructions, system calls, idle CPU time.
     Counts,
@@ -168,14 +168,14 @@ const SECTIONS: &[Section] = &[
     Section { name: "build", what: What::Build },
 ];
 
-/// Turns of each side beside peers, unless `--rounds` is given.
+/// Number of turns of each side in comparisons with peers, unless `--rounds` is given.
 const ROUNDS: usize = 3;
 
 struct Options<'a> {
     /// Sections to measure; all if none is named.
     sections: Vec<&'a Section>,
     runtime: &'a str,
-    /// Turns of each side beside peers.
+    /// Number of turns of each side in comparisons with peers.
     rounds: usize,
     /// Filter for the names of cases, for sections with servers or clients.
     only: &'a str,
@@ -271,7 +271,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
         What::Serve => {
             lines.push(serve::table(options.rounds, options.only)?.trim_end().into());
             if "TLS".contains(options.only) {
-                // An error leaves out this row alone: the other rows took minutes.
+                // An error leaves out only this row, because the other rows have taken minutes.
                 match serve_tls::row(options.rounds) {
                     Ok(row) => lines.push(row.trim_end().into()),
                     Err(error) => eprintln!("TLS: left out: {error:#}"),
@@ -287,7 +287,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Turns with statistics, and turns without.
+/// Number of turns with statistics, and of turns without.
 const TURNS: usize = 5;
 
 fn statistics(row: &str) -> Result<String> {

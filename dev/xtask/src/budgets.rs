@@ -1,7 +1,6 @@
-//! `cargo xtask budgets`: the test that counts instructions, alone and for both profiles, and the recording of new
-//! budgets.
+//! `cargo xtask budgets`: runs only the test that counts instructions, for both profiles, or records new budgets.
 //!
-//! `tests/budgets` does the counting. Run by hand, and by `test` to build the counted packages first.
+//! `tests/budgets` does the counting. Users run this command; `test` calls it to build the counted packages first.
 
 use anyhow::{Result, bail};
 use sheave_testkit::hot_loop::Profile;
@@ -27,7 +26,7 @@ pub fn main(args: &[String]) -> Result<()> {
     cargo::run(test)
 }
 
-/// Builds the packages of a profile with the cargo arguments of the test, which then finds them built.
+/// Builds the packages of a profile with the same cargo arguments as the test, which then has nothing to build.
 pub fn build(profile: Profile) -> Result<()> {
     profile.builds().try_for_each(|words| cargo::run(cargo(words)))
 }

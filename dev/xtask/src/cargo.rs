@@ -18,16 +18,17 @@ use crate::workspace;
 pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(workspace::root()).env(SKIP_LOG_ENV, workspace::skip_log());
-    // Set by cargo for xtask. Crates whose build depends on it would be rebuilt whenever the caller changes.
+    // Cargo sets this variable for xtask. Crates whose build depends on it would be rebuilt whenever the caller
+    // changes.
     command.env_remove("CARGO_MANIFEST_DIR");
-    // Each of these builds is a whole one: an incremental build would write 10 GB, and take longer.
+    // These builds are made from scratch; an incremental build would write 10 GB and take longer.
     command.env("CARGO_INCREMENTAL", "0");
     command
 }
 
-/// Makes a cargo command compile the crates of the workspace with a wrapper of `dev/xtask/rustc` around rustc. Cargo
-/// calls the wrapper for these crates only, so that third-party crates are built once for all wrappers. The wrappers
-/// for a model checker and for the lab add `--cfg NAME`; `tests` turns off the optimization of tests.
+/// Makes a cargo command that compiles the crates of the workspace with a wrapper of `dev/xtask/rustc` around rustc.
+/// Cargo calls the wrapper only for these crates, so that third-party crates are built once for all wrappers. The
+/// wrappers for a model checker and for the lab add `--cfg NAME`; `tests` turns off the optimization of tests.
 pub fn with_compiler(mut command: Command, name: &str) -> Command {
     let wrapper = workspace::root().join("dev/xtask/rustc").join(name).with_extension("sh");
     command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
@@ -63,7 +64,7 @@ pub fn run_tests(command: Command, counts: &mut Counts) -> Result<()> {
     run_tests_seen(command, counts, |_| ())
 }
 
-/// Does as [`run_tests`], and passes each line to `see` too.
+/// Same as [`run_tests`], and passes each line to `see`.
 pub fn run_tests_seen(mut command: Command, counts: &mut Counts, mut see: impl FnMut(&str)) -> Result<()> {
     let shown = show(&command);
     let (reader, writer) = std::io::pipe()?;
@@ -88,7 +89,7 @@ pub fn run_tests_seen(mut command: Command, counts: &mut Counts, mut see: impl F
     Ok(())
 }
 
-/// Runs the command and returns its standard output and standard error, and whether it succeeded.
+/// Runs the command. Returns its standard output, its standard error, and true if it succeeded.
 pub fn capture(mut command: Command) -> Result<(String, String, bool)> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {}", show(&command)))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

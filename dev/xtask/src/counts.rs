@@ -5,13 +5,13 @@
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Numbers of tests by outcome.
+/// Numbers of tests for each outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: u64,
-    /// Tests that failed, timed out or could not be started.
+    /// Number of tests that failed, timed out or could not be started.
     pub failed: u64,
-    /// Tests that were ignored, or that skipped themselves.
+    /// Number of tests that were ignored or that skipped themselves.
     pub skipped: u64,
 }
 

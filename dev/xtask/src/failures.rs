@@ -1,16 +1,16 @@
 //! Names and reasons of failed tests, parsed from the output of cargo test and cargo nextest, for the summary.
 //!
-//! Owns [`Failures`]. Called by `cargo`, beside the counts. The summary names the failed tests for readers who see only
-//! the end of a long run.
+//! Owns [`Failures`]. `cargo` passes it each line of a test run's output. The summary names the failed tests for
+//! readers who see only the end of a long run.
 
 use std::fmt;
 
 use crate::counts::strip_ansi;
 
-/// Longest reason that is kept, in characters.
+/// Length of the longest reason that is kept, in characters.
 const LONGEST: usize = 300;
 
-/// Most failures that are named. The others are counted.
+/// Largest number of failures that are named. The others are counted.
 const MOST: usize = 20;
 
 /// Failed tests of one run, each with the start of its panic message.
@@ -52,8 +52,8 @@ impl Failures {
         }
     }
 
-    /// Appends words to the reason of the last failed test, unless that has a whole one. Returns true if it took the
-    /// words.
+    /// Appends words to the reason of the last failed test, unless that reason is complete. Returns true if it appended
+    /// them.
     fn explain(&mut self, words: &str) -> bool {
         let Some(test) = self.tests.last_mut().filter(|test| test.why.is_empty() || test.why.ends_with(':')) else {
             return false;

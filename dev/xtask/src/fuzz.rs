@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: runs the fuzzers of `dev/fuzz/src/bin` in turn, for a given time in all.
 //!
-//! Owns the build flags: coverage counters for libFuzzer, which a stable compiler can insert. Builds into a target
-//! directory of its own and keeps the corpus there (`target-fuzz/corpus/TARGET`), from which the next run continues.
-//! Needs a C++ compiler for libFuzzer itself.
+//! Owns the build flags, which insert coverage counters for libFuzzer; a stable compiler can do that. Builds into a
+//! target directory of its own and keeps the corpus there (`target-fuzz/corpus/TARGET`), from which the next run
+//! continues. Needs a C++ compiler for libFuzzer itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +25,7 @@ const SLOWEST_INPUT_SECONDS: u64 = 60;
 /// have a bound.
 const MEMORY_MIB: u64 = 1024;
 
-/// Given explicitly, so that the flags apply to the target's code and not to build scripts.
+/// The target is given explicitly, so that the flags apply to the target's code and not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -72,7 +72,7 @@ fn targets(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the wanted targets; all for an empty list.
+/// Returns the wanted targets, or all if the list is empty.
 fn choose<'a>(all: &'a [String], wanted: &'a [String]) -> Result<Vec<&'a str>> {
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         bail!("no fuzzer `{unknown}`: there are {}", all.join(", "));
@@ -91,8 +91,8 @@ fn build() -> Result<()> {
     cargo::run(build).context("building the fuzzers (libFuzzer wants a C++ compiler: apt-get install g++)")
 }
 
-/// Compiles the fuzzers without linking, as no other step does, to see that they still fit the code. libFuzzer itself
-/// is not compiled: its crate gets the path of an empty library.
+/// Compiles the fuzzers without linking, to check that they still fit the code; no other step compiles them. libFuzzer
+/// itself is not compiled: its crate gets the path of an empty library.
 pub fn check() -> Result<()> {
     let ready = home().join("none/libfuzzer.a");
     std::fs::create_dir_all(home().join("none")).and_then(|()| std::fs::write(&ready, "")).context("target-fuzz")?;

@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: builds and starts the lab, and runs its lints, documentation and tests.
 //!
 //! Owns the flags of the lab's build: `--cfg sheave_lab`, without which neither the lab nor its hooks in the product's
-//! crates are compiled. Run by hand, by `test` and by `nightly`.
+//! crates are compiled. Users run this command; `test` and `nightly` call it too.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,15 @@ use crate::workspace;
 
 /// Flag under which the lab and its hooks are compiled.
 pub const CFG: &str = "sheave_lab";
-/// Flag under which the simulation of cache lines is compiled, in a build of its own of the same library.
+/// Flag under which the simulation of cache lines is compiled, in a separate build of the same library.
 const LINES_CFG: &str = "sheave_mesi";
 
-/// The page with the figures of a run between its markers, and the HTML page of that run.
+/// The page that has the figures of a run between its markers, and below it the HTML page of that run.
 const PAGE: &str = "docs/internals/lab.md";
 const EXAMPLE: &str = "docs/internals/lab-example.html";
-/// Most bytes of that page; other files of the repository have at most 100 KiB. It shows a run with all sweeps: 70 KB
-/// of text and tables, 55 KB of figures, 17 KB of the script that draws them. With plots as elements it had 577 KB.
+/// Largest size in bytes of that HTML page; other files of the repository may have 100 KiB. The page shows a run with
+/// all sweeps: 70 KB of text and tables, 55 KB of figures, 17 KB of the script that draws them. With plots as elements
+/// it would have 577 KB.
 const MOST: u64 = 160 << 10;
 
 /// Runs `cargo xtask lab ARGS`: builds the lab and replaces this process by it. With `--write` the run also updates
@@ -38,7 +39,7 @@ pub fn main(args: &[String]) -> Result<()> {
     Err(error).with_context(|| format!("starting {}", binary.display()))
 }
 
-/// Runs the lab and writes its figures into the page, and its HTML page beside it. The run is stored in `target`, so
+/// Runs the lab and writes its figures into the page, and the HTML page of the run. The run is stored in `target`, so
 /// that both can be written again without measuring.
 fn write(mut command: Command, args: &[String]) -> Result<()> {
     let of_write = ["--html", "--markdown", "--json", "--save"];
@@ -89,8 +90,8 @@ fn cargo_of_lines<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     cargo::with_compiler(cargo::cargo(args), LINES_CFG)
 }
 
-/// Builds the lab, and beside it the simulation of cache lines that it starts. Returns the path of the lab. The profile
-/// is that of packages, because the arms instantiate generic code that no product build has.
+/// Builds the lab, and the simulation of cache lines that the lab starts. Returns the path of the lab. The profile is
+/// the one for packages, because the arms instantiate generic code that no product build has.
 fn build() -> Result<PathBuf> {
     cargo::run(cargo(["build", "--profile", "dist", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lab"]))?;
     cargo::run(cargo_of_lines(["build", "--profile", "dist", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lines"]))?;
@@ -108,22 +109,21 @@ pub fn clippy() -> Result<()> {
     cargo::run(command)
 }
 
-/// Builds the documentation of the lab, as for every other crate.
+/// Builds the documentation of the lab, like that of every other crate.
 pub fn docs() -> Result<()> {
     let mut command = cargo(["doc", "-p", "sheave-lab", "--no-deps", "--document-private-items", "--quiet"]);
     command.env("RUSTDOCFLAGS", format!("-D warnings --cfg {CFG}"));
     cargo::run(command)
 }
 
-/// Runs the tests of the lab and those of the bio set, which has most of the hooks. Nextest gets both in one build,
-/// because separate builds of the packages would have other features in their common dependencies and be compiled
-/// twice.
+/// Runs the tests of the lab and those of the bio set, which has most of the hooks. Nextest gets both in one build. In
+/// separate builds their common dependencies would have different features and be compiled twice.
 pub fn tests(filter: &[String], counts: &mut Counts) -> Result<()> {
     of_the_lab(filter, counts)?;
     if !filter.is_empty() && !filter.iter().any(|name| name.contains("lines")) {
         return Ok(());
     }
-    // The product's code on a simulated machine, and the program around it.
+    // The product's code on a simulated machine, and the program that runs it.
     let mut command =
         cargo_of_lines(["test", "--no-fail-fast", "--quiet", "-p", "sheave-lab", "--lib", "--test=lines"]);
     command.args(["--", "lines", "a_seed", "what_cannot"]);
@@ -146,13 +146,14 @@ fn of_the_lab(filter: &[String], counts: &mut Counts) -> Result<()> {
     Ok(())
 }
 
-/// Turns off optimization for the workspace: all crates are compiled anew for the lab, and its tests compare counts.
+/// Turns off optimization for the workspace, because all crates are compiled anew for the lab, and its tests compare
+/// only counts.
 fn unoptimized(mut command: Command) -> Command {
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     command
 }
 
-/// Runs the optimized lab as a user does. Its checks compare counts and data, never times.
+/// Runs the optimized lab like a user does. Its checks compare counts and data, never times.
 pub fn smoke(counts: &mut Counts) -> Result<()> {
     let mut command = Command::new(build()?);
     command.args(["all", "--quick", "--json"]);
@@ -183,7 +184,7 @@ mod tests {
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 
-    /// A page that was not written by `--write` has the same limit.
+    /// A page that was changed without `--write` must keep the same limit.
     #[test]
     fn the_page_that_the_repository_has_is_no_larger() {
         let example = workspace::root().join(EXAMPLE);

@@ -1,8 +1,8 @@
 //! Checks and chores of the repository: `cargo xtask help` lists them.
 //!
 //! Owns the table of commands. Each command is a module. None of them is part of the product, and no crate depends on
-//! this one. Uses the standard library and anyhow only (and libc, through sheave-testkit), so that a fresh machine
-//! builds it in seconds.
+//! this one. It uses only the standard library, anyhow, and libc (through sheave-testkit), so that a new machine builds
+//! it in seconds.
 
 mod api;
 mod asan;

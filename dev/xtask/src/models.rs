@@ -1,13 +1,16 @@
 //! `cargo xtask models`: the tests named `model_*`, in builds with the synchronization primitives of a model checker.
 //!
 //! Owns the flags of such a build. A checker is a `--cfg` and not a feature, because cargo unites the features of all
-//! packages that it builds: with one `--all-features`, every program would run on a checker's locks. One cargo builds
-//! and runs all crates of a checker, and third-party crates are built once for all checkers. Run by hand and by `test`.
+//! packages that it builds: with `--all-features`, every program would use a checker's locks. One call of cargo builds
+//! and runs all crates of a checker, and third-party crates are built once for all checkers. Users run this command;
+//! `test` calls it too.
 //!
-//! A checker is a dependency of tests, so that it is in no lock file of a program that depends on the library. A crate
-//! below the models of another one is compiled without its tests, and gets the checker from here ([`checker_file`]).
+//! A checker is a dependency of tests, so it is in no lock file of a program that depends on the library. A crate that
+//! another crate's models use is compiled without its tests, so its compiler wrapper gets the path of the checker from
+//! here ([`checker_file`]).
 //!
-//! Invariant I1: a crate with a checker must run a model under it. Without one the run would pass and prove nothing.
+//! Invariant I1: a crate with a checker must run at least one model under it. Without a model the run would pass and
+//! prove nothing.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +40,8 @@ pub fn main(args: &[String]) -> Result<()> {
 /// Runs the models of each crate under each of its checkers. Builds only the libraries with their unit tests (`--lib`),
 /// because all models are there.
 ///
-/// `schedules` is the number of random schedules for each model, `None` for the model's own number.
+/// `schedules` is the number of random schedules for each model; `None` stands for the number that the model itself
+/// has.
 pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> Result<()> {
     let mut failures = Vec::new();
     for (checker, crates) in runs(members) {
@@ -75,7 +79,7 @@ fn checker_file(checker: &str) -> Result<String> {
     file.with_context(|| format!("cargo names no file that it has made of {checker} for the tests of {FACADE}"))
 }
 
-/// Finds the library of a crate in the messages of cargo, which quote each made file.
+/// Finds the library of a crate in the messages of cargo, which quote the path of each file that was built.
 fn artifact(messages: &str, name: &str) -> Option<String> {
     let is_it = |file: &&str| {
         let last = file.rsplit('/').next().unwrap_or_default();
@@ -95,7 +99,7 @@ fn runs(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
     runs
 }
 
-/// Numbers of passed tests by crate, parsed from the output of `cargo test`.
+/// Number of passed tests of each crate, parsed from the output of `cargo test`.
 #[derive(Default)]
 struct Passed {
     crates: BTreeMap<String, u64>,

@@ -1,8 +1,8 @@
 //! `cargo xtask nightly`: the checks that take too long for CI, with new seeds each time, for about three hours.
 //!
-//! Owns the list of long steps. They are the checks that `test` leaves out (the address sanitizer over all crates and
-//! tests, the optimized build of the lab), and checks of `test` again for longer. Run before a release, and after a
-//! change to the code that they check.
+//! Owns the list of long steps. Some are checks that `test` leaves out (the address sanitizer over all crates and
+//! tests, the optimized build of the lab), the others repeat checks of `test` for longer. Run this before a release,
+//! and after a change to the code that the steps check.
 
 use std::process::exit;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::counts::Counts;
 use crate::report::Report;
 use crate::{api, asan, budgets, cargo, fuzz, lab, models, sim, stress, workspace};
 
-/// Random schedules of each model: ten times as many as most models run in CI.
+/// Number of random schedules of each model: ten times as many as most models have in CI.
 const SCHEDULES: u64 = 200_000;
 const FUZZ_SECONDS: &str = "1200";
 const RANDOM_SECONDS: u64 = 3600;
@@ -39,7 +39,7 @@ const STEPS: &[Step] = &[
 
 pub fn main(args: &[String]) -> Result<()> {
     let steps = chosen(args)?;
-    // The time is a number never used before. Tests derive seeds of their own from it.
+    // The round is the current time, so it was never used before. Tests derive seeds of their own from it.
     let round = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?.as_secs();
     let mut report = Report::new(false, workspace::skip_log());
     for (name, run) in steps {
@@ -51,7 +51,8 @@ pub fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the steps whose names begin with one of `words`, in the order of the list; all steps for no words.
+/// Returns the steps whose names begin with one of `words`, in the order of the list, or all steps if there are no
+/// words.
 fn chosen(words: &[String]) -> Result<Vec<Step>> {
     let names = || STEPS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("\n  ");
     for word in words {
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn all_steps_run_or_those_that_are_named() {
         assert_eq!(names(&[]).unwrap().len(), STEPS.len());
-        // In the order of the list, whatever the order of the words.
+        // The steps are in the order of the list, whatever the order of the words is.
         assert_eq!(names(&["stress", "soak"]).unwrap(), ["soak of the daemon", "stress"]);
         let error = names(&["fuzzers", "sok"]).unwrap_err().to_string();
         assert!(error.contains("`sok`") && error.contains("\n  soak of the daemon"), "{error}");

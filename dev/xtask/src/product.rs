@@ -1,10 +1,10 @@
 //! Checks that the release binary contains nothing of the lab.
 //!
-//! Owns the names to look for. They are searched in the whole file, which includes its symbols and the names of
-//! functions and source files in its debug information. Debug information also names inlined code, so that a call of a
-//! hook or a single function of the lab is found whatever the linker has optimized away.
+//! Owns the names to search for. They are searched in the whole file, including its symbols and the names of functions
+//! and source files in its debug information. Debug information also names inlined code, so that a call of a hook or a
+//! single function of the lab is found whatever the linker has optimized away.
 //!
-//! * I1. A binary without names would pass, so that names of the product must be found first.
+//! * I1. A binary without any names would pass the check, so names of the product must be found first.
 
 use std::path::Path;
 

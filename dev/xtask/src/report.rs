@@ -1,5 +1,5 @@
-//! The steps of a long run, each with a heading, wall time and CPU time, and a summary with all failures and the
-//! counts. CPU time is nearly the same on a machine that is busy with other work too.
+//! The steps of a long run, each with a heading, wall time and CPU time. A summary with all failures and the counts
+//! follows at the end. CPU time is shown because it is nearly the same on a machine that is busy with other work.
 //!
 //! Invariants:
 //! - I1: the last line is `N passed, N failed, N skipped`, with 0 failed only if every step succeeded.
@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Makes a run without steps. Empties `skip_log`, the file in which tests note their reasons for skipping.
+    /// Makes a run without steps. Empties `skip_log`, the file in which tests record their reasons for skipping.
     pub fn new(fail_fast: bool, skip_log: PathBuf) -> Self {
         let _ = std::fs::remove_file(&skip_log);
         Self { started: Instant::now(), steps: Vec::new(), counts: Counts::default(), fail_fast, skip_log }
@@ -83,10 +83,10 @@ fn cpu_time() -> Duration {
     cpu_time_in(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default())
 }
 
-/// Sums fields 14 to 17 of `/proc/PID/stat`: user and system time of the process, and of its children. Parsing starts
-/// after the last `) `, because the program's name in the second field may contain spaces.
+/// Returns the sum of fields 14 to 17 of `/proc/PID/stat`: user and system time of the process and of its children.
+/// Parsing starts after the last `) `, because the program's name in the second field may contain spaces.
 fn cpu_time_in(stat: &str) -> Duration {
-    /// Ticks a second in all times that the kernel shows to user space (`USER_HZ`).
+    /// Number of ticks per second in all times that the kernel shows to user space (`USER_HZ`).
     const TICKS: u64 = 100;
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let ticks: u64 = fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();

@@ -1,8 +1,8 @@
 //! `cargo xtask sim`: runs of the crash simulator.
 //!
 //! Owns the size of the nightly run: `NIGHTLY` crashes of pools with checksums, and as many of pools without. The
-//! program `sheave-sim` (`dev/sim/src/main.rs`) does the rest. It is built in the release profile with the
-//! assertions of the dev profile, for many crashes with full checking.
+//! program `sheave-sim` (`dev/sim/src/main.rs`) does the rest. It is built in the release profile with the assertions
+//! of the dev profile, so that many crashes run with full checking.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ pub fn main(args: &[String]) -> Result<()> {
     let mut build = cargo(["build", "--quiet", "--release", "-p", "sheave-sim"]);
     build.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true").env("CARGO_TARGET_DIR", &target);
     cargo::run(build)?;
-    // Run side by side, because each has one thread at work at a time.
+    // The runs are made in parallel, because each of them has only one thread at work at a time.
     let mut running = Vec::new();
     for args in runs(args) {
         let mut run = Command::new(target.join("release/sheave-sim"));
@@ -26,7 +26,7 @@ pub fn main(args: &[String]) -> Result<()> {
         println!("$ {name}");
         running.push((run.spawn().with_context(|| format!("running `{name}`"))?, name));
     }
-    // All are waited for before any failure is reported.
+    // All runs are waited for before any failure is reported.
     let ended: Vec<_> = running.into_iter().map(|(mut child, name)| (child.wait(), name)).collect();
     for (status, name) in ended {
         ensure!(status.with_context(|| format!("waiting for `{name}`"))?.success(), "`{name}` failed");

@@ -1,6 +1,6 @@
 //! Smoke tests of the release binary: a few commands with known exit codes and output.
 //!
-//! Owns the list of commands. The tests of `crates/cli` run the debug build, and these do not replace them.
+//! Owns the list of commands. The tests of `crates/cli` run the debug build; these do not replace them.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::counts::Counts;
 struct Smoke {
     args: &'static [&'static str],
     exit: Exit,
-    /// Words that the output must contain: standard error if the command must fail, else standard output.
+    /// Words that the output must contain: standard error if the command must fail, otherwise standard output.
     says: &'static [&'static str],
 }
 
@@ -22,7 +22,7 @@ struct Smoke {
 enum Exit {
     Success,
     Failure,
-    /// Depends on the machine.
+    /// Either outcome is allowed, because it depends on the machine.
     Any,
 }
 

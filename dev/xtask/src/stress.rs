@@ -1,7 +1,7 @@
 //! `cargo xtask stress`: repeats the tests with new seeds until the time is up or a test fails.
 //!
-//! Owns the rounds. Each sets `SHEAVE_ROUND` to a number never used before, which gives every randomized test its own
-//! seeds (`sheave_testkit::seeds`), and raises the number of cases of property tests.
+//! Owns the rounds. Each round sets `SHEAVE_ROUND` to a number that was never used before, which gives every randomized
+//! test new seeds (`sheave_testkit::seeds`), and raises the number of cases of property tests.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use crate::counts::Counts;
 
 const USAGE: &str = "usage: cargo xtask stress [--minutes N] [-p CRATE]... [FILTER]";
 
-/// Cases of each property test in a round. An ordinary run has 256.
+/// Number of cases of each property test in a round. An ordinary run has 256.
 const PROPTEST_CASES: &str = "2048";
 
 const DEFAULT_MINUTES: u64 = 10;

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the README's test command, and with `--all` everything that CI checks.
 //!
-//! Owns the two tiers and the order of their steps. The quick tier needs the toolchain only, writes nothing outside the
+//! Owns the two tiers and the order of their steps. The quick tier needs only the toolchain, writes nothing outside the
 //! target directory and the directory of temporary files, and leaves out the tests of [`later`]. `--all` adds those
 //! tests, the checks of the code, the model checkers and the sanitizer. `--all --install` first installs the tools that
 //! the tests need. Both tiers collect the failures of all steps, and end with the counts.
@@ -26,7 +26,7 @@ use passed::Passed;
 
 const USAGE: &str = "usage: cargo xtask test [--fail-fast] [--all [--install]]";
 
-/// Printed at the end of the quick tier, to name the checks that it left out.
+/// Printed at the end of the quick tier. Names the checks that the quick tier left out.
 const ALL_ADDS: &str = "left to `cargo xtask test --all`: tests that run long, change the machine or want tools; \
                         rustfmt, clippy, tidy, the public names, documentation, fuzzers, the lab, model checks, the \
                         address sanitizer (20 minutes more; `--install` installs missing tools, and lists them before)";
@@ -78,24 +78,24 @@ fn quick(report: &mut Report) {
     println!("test runner: {}", runner());
     report.step("tests", |counts| {
         let mut command = tests(&Tests::Quick);
-        // A missing tool is no failure here: `--all` runs these tests again where tools can be installed.
+        // A missing tool is no failure here, because `--all` runs these tests again where tools can be installed.
         command.env("CI", "false");
         cargo::run_tests(command, counts)
     });
     report.step("doc tests", doc_tests);
 }
 
-/// Runs all that CI checks, except for the tests that the quick tier has passed on the same commit.
+/// Runs everything that CI checks, except for the tests that the quick tier has passed on the same commit.
 fn all(report: &mut Report, install: bool, passed: Option<Passed>) {
     report.step("tools", |_| tools(install));
     report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
     report.step("tidy", |_| tidy::run());
     report.step("clippy", |_| clippy());
     report.step("fuzzers", |_| fuzz::check());
-    // Before `docs`: both write pages of `sheave`, and those with private items must remain.
+    // Runs before `docs`, because both write pages of `sheave`, and the pages with private items must remain.
     report.step("library", |_| api::run());
     report.step("docs", |_| docs());
-    // Before the tests, because the test of the budgets counts the instructions of these builds.
+    // Runs before the tests, because the test of the budgets counts the instructions of these builds.
     report.step("release build", |_| budgets::build(Profile::Release));
     report.step("nothing of the lab in it", |_| product::check(&workspace::target_dir().join("release/sheave")));
     match passed {
@@ -128,7 +128,7 @@ fn runner() -> &'static str {
     if cargo::has_nextest() { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" }
 }
 
-/// Checks for rustfmt, clippy and the outside tools, or installs them.
+/// Checks for rustfmt, clippy and the outside tools. If `install` is true, installs the missing ones.
 fn tools(install: bool) -> Result<()> {
     for (component, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !cargo::succeeds(cargo([subcommand, "--version"])) {
@@ -160,18 +160,19 @@ fn tools(install: bool) -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    // `--all-features` is possible because model checkers are no features: united into ordinary programs, they would
-    // break the build.
+    // `--all-features` is possible because model checkers are not features. As features, united into ordinary programs,
+    // they would break the build.
     let mut command = cargo(["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"]);
     command.args(["--", "-D", "warnings"]);
     cargo::run(command)?;
     lab::clippy()
 }
 
-/// Builds the documentation, private items included, with warnings as errors: links of private items break most often.
+/// Builds the documentation, private items included. Warnings are errors, because links of private items break most
+/// often.
 fn docs() -> Result<()> {
-    // The program `sheave` and the library of that name write to the same pages, of which the library's must remain, so
-    // that the program goes first. The lab's pages are made below, with the cfg without which it is an empty program.
+    // The program `sheave` and the library of that name write to the same pages. The program is built first, so that
+    // the library's pages remain. The lab is built below with its cfg, without which it would be an empty program.
     let others = ["--workspace", "--exclude", "sheave-cli", "--exclude", "sheave-lab"];
     for packages in [&["-p", "sheave-cli"][..], &others] {
         let mut command = cargo(["doc", "--no-deps", "--document-private-items", "--quiet"]);
@@ -181,8 +182,8 @@ fn docs() -> Result<()> {
     lab::docs()
 }
 
-/// Compiler wrapper in `dev/xtask/rustc` for tests, and for the crates that tests and examples in the documentation
-/// call.
+/// Compiler wrapper in `dev/xtask/rustc` for tests, and for the crates that are called by tests and by examples in the
+/// documentation.
 const COMPILER: &str = "tests";
 
 fn tests(which: &Tests) -> Command {

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the repository's own rules, each a small check with tests that show it fail.
+//! `cargo xtask tidy`: the repository's own rules. Each is a small check with tests in which it fails.
 //!
 //! Owns the table of checks and the printing of their findings. A check is a function from the [`Tree`] (all files,
 //! read once) to findings. It reads nothing from disk, so that its tests can pass it a few lines of text.

@@ -1,7 +1,7 @@
 //! `cargo xtask words`: a random sample of doc comments and of paragraphs of the pages, for a person to judge.
 //!
-//! Owns how the sample is drawn: from a seed, so that two people judge the same one. A sample is judged by somebody who
-//! has not written it, in three classes: clear in one reading, needs a second reading, riddle.
+//! Owns the drawing of the sample. It depends only on a seed, so that two people judge the same sample. Somebody who
+//! has not written the texts judges them in three classes: clear in one reading, needs a second reading, riddle.
 
 use std::fs;
 
@@ -10,14 +10,15 @@ use anyhow::{Context, Result, bail};
 use crate::tidy::tree::Tree;
 use crate::workspace;
 
-/// Words of a doc comment that is worth judging. Shorter ones say a name again; longer ones are pages.
+/// Number of words of a doc comment that is worth judging. Shorter ones only repeat a name; longer ones are whole
+/// pages.
 const WORDS: std::ops::RangeInclusive<usize> = 9..=60;
-/// Fewest words of a paragraph of a page.
+/// Least number of words of a paragraph of a page.
 const LEAST: usize = 15;
 
 const USAGE: &str = "usage: cargo xtask words [--seed N] [--comments N] [--paragraphs N]";
 
-/// `cargo xtask words`: prints the sample.
+/// Runs `cargo xtask words`: prints the sample.
 pub fn main(args: &[String]) -> Result<()> {
     let (mut seed, mut comments, mut paragraphs) = (1, 120, 40);
     let mut args = args.iter();
@@ -46,7 +47,7 @@ pub fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Prints `most` of them, drawn without putting back.
+/// Prints `most` of the texts, drawn without replacement.
 fn print(what: &str, mut all: Vec<String>, seed: u64, most: u64) {
     println!("== {} of {} {what}, seed {seed}\n", most.min(all.len() as u64), all.len());
     let mut state = seed;
@@ -59,7 +60,7 @@ fn print(what: &str, mut all: Vec<String>, seed: u64, most: u64) {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// Returns the next random number of SplitMix64 (Steele, Lea, Flood 2014).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = (*state ^ *state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -67,8 +68,8 @@ fn next(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Returns the first paragraphs of the doc comments of a source that are neither short nor long, with their lines. The
-/// name that follows is shown behind each.
+/// Returns the first paragraphs of the doc comments of a source that are neither short nor long, with their lines.
+/// After each paragraph comes the name of its item.
 fn doc_comments(text: &str) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let mut found = Vec::new();
@@ -92,7 +93,8 @@ fn doc_comments(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the paragraphs of prose of a page with their lines: no tables, lists of links, headings or code.
+/// Returns the paragraphs of a page that are prose, with their lines. Leaves out tables, lists of links, headings and
+/// code.
 fn paragraphs(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let (mut fenced, mut words, mut start) = (false, Vec::new(), 0);

@@ -13,7 +13,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// Directories whose subdirectories are crates: the product's, and those that only its developers run.
+/// Directories whose subdirectories are crates: those of the product, and those that only its developers run.
 pub const PARENTS: [&str; 2] = ["crates", "dev"];
 
 /// Returns the directory of the crate with this name after `sheave-`, or `None` if there is none.
@@ -23,7 +23,7 @@ pub fn dir_of(name: &str) -> Option<PathBuf> {
     dirs.find(|dir| dir.join("Cargo.toml").is_file())
 }
 
-/// Returns the name of the crate that the file at `path` belongs to, without `sheave-`; `None` for the facade.
+/// Returns the name of the crate that the file at `path` belongs to, without `sheave-`. Returns `None` for the facade.
 pub fn crate_of(path: &str) -> Option<&str> {
     let (top, rest) = path.split_once('/')?;
     if top == "lab" { Some(top) } else { PARENTS.contains(&top).then(|| rest.split('/').next())? }
@@ -33,7 +33,7 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Returns the file in which tests note the reasons for skipping (`sheave_testkit::skip`).
+/// Returns the path of the file in which tests record the reasons for skipping (`sheave_testkit::skip`).
 pub fn skip_log() -> PathBuf {
     target_dir().join("skipped-tests.log")
 }
@@ -98,7 +98,7 @@ fn split_comment(line: &str) -> (&str, &str) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub name: String,
-    /// Model checkers that the crate has models for: packages it depends on under a `--cfg` of their own name.
+    /// Model checkers for which the crate has models: packages on which it depends under a `--cfg` of the same name.
     pub checkers: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ fn member(manifest: &str) -> Member {
     }
 }
 
-/// Returns the model checker that an entry depends on: `loom.workspace = true` under
+/// Returns the model checker that an entry depends on, like `loom.workspace = true` under
 /// `[target.'cfg(loom)'.dependencies]`.
 fn checker(entry: &Entry) -> Option<&str> {
     let (cfg, kind) = entry.section.strip_prefix("target.'cfg(")?.split_once(")'.")?;

@@ -124,7 +124,7 @@ pub struct LabArgs {
     pub markdown: Option<PathBuf>,
 }
 
-/// Options of a run that measures, which do not go with --from.
+/// Options that affect a measurement, and so are refused together with --from.
 const OF_A_RUN: [&str; 12] =
     ["experiment", "quick", "rounds", "turn", "sweep", "instructions", "point", "job", "fio", "cpu", "save", "json"];
 

@@ -1,4 +1,4 @@
-//! `sheave-lab EXPERIMENT`: runs experiments, shows them meanwhile, and writes JSON and the page.
+//! `sheave-lab EXPERIMENT`: runs experiments, shows their progress, and writes JSON and the page.
 //!
 //! Owns the side of the terminal: progress, Ctrl-C, files and the exit code. A claim that does not hold is a result,
 //! not a failure. A check that fails is a failure.
@@ -29,7 +29,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
     }
     let lab = lab(args)?;
     let plan = plan(args)?;
-    // Created before the run, so that a bad path fails now and not after half an hour.
+    // The files are created before the run, so that a bad path fails now and not after half an hour.
     let files = files(args)?;
     let outcome = beside(|| {
         let mut shown = Shown::new(args.json, args.long);
@@ -85,8 +85,8 @@ fn lab(args: &LabArgs) -> Result<Lab, LabError> {
     })
 }
 
-/// Runs `work`, which pins its thread, on a thread of its own. Pools take the CPUs of their workers from the first
-/// thread, which must stay unpinned.
+/// Runs `work`, which pins its thread, on a thread of its own. The first thread must stay unpinned, because pools take
+/// the CPUs of their workers from it.
 fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let done = std::thread::scope(|scope| scope.spawn(work).join());
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -130,7 +130,7 @@ fn plan(args: &LabArgs) -> Result<Plan, LabError> {
     })
 }
 
-/// Returns the options with which a command measures one row again as this run does.
+/// Returns the options with which the command must be called again to measure one row like this run does.
 fn options(args: &LabArgs) -> String {
     let mut options = String::new();
     if args.quick {
@@ -160,7 +160,7 @@ fn command() -> String {
     ["sheave-lab".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Filters out the options of a command line that name a file to write.
+/// Removes the options that name a file to write from a command line.
 fn measuring(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     const FILES: [&str; 3] = ["--html", "--markdown", "--save"];
     let mut is_file = false;
@@ -171,8 +171,8 @@ fn measuring(words: impl Iterator<Item = String>) -> impl Iterator<Item = String
     })
 }
 
-/// Returns the CPUs to place threads on: the named ones, or all allowed ones from the last down, because interrupts and
-/// other programs prefer the first.
+/// Returns the CPUs to place threads on: the named ones, or all allowed ones. The latter are listed from the last down,
+/// because interrupts and other programs prefer the first.
 fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
     match named {
         Some(named) => Ok(named.allowed()?.to_vec()),
@@ -180,7 +180,7 @@ fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
     }
 }
 
-/// Creates the wanted files, each with the function that renders its text.
+/// Creates the requested files, each with the function that renders its text.
 fn files(args: &LabArgs) -> Result<Vec<(File, &Path, Render)>, LabError> {
     let asked: [(&Option<PathBuf>, Render); 3] = [
         (&args.html, |report| Ok(crate::html::page(report))),

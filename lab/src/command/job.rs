@@ -1,8 +1,8 @@
 //! Conversion of a fio job file into a point of an experiment.
 //!
-//! The lab has its own devices, memory and turns, so that `filename`, `size`, `direct`, `fixedbufs`, `cpus_allowed` and
-//! the length of a job have no effect, as docs/reference/jobs.md explains. Other options that no experiment can follow
-//! are refused.
+//! The lab has its own devices, memory and turns. Therefore `filename`, `size`, `direct`, `fixedbufs`, `cpus_allowed`
+//! and the length of a job have no effect, as docs/reference/jobs.md explains. Other options that no experiment can
+//! follow are refused.
 
 use std::path::Path;
 

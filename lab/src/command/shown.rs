@@ -1,6 +1,6 @@
 //! The display of a run on the terminal: growing tables on stdout, progress on stderr between turns.
 //!
-//! * I1. Nothing is drawn during a turn, because the thread that draws is the one that measures.
+//! * I1. Nothing is drawn during a turn, because the thread that draws is also the one that measures.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const TEMPLATE: &str = "[{bar:24}] {msg}";
 
 /// Display of a run.
 pub struct Shown {
-    /// True if stdout gets the JSON alone.
+    /// True if stdout gets only the JSON.
     json: bool,
     /// True to print all checks and the whole verdict.
     long: bool,
@@ -91,7 +91,8 @@ impl Show for Shown {
     }
 }
 
-/// Formats the time left at the pace so far. Empty during the first percent, when it would be a guess.
+/// Formats the time left, estimated from the pace so far. Returns an empty string during the first percent, where the
+/// estimate would be a guess.
 fn left(elapsed: Duration, share: f64) -> String {
     if share < 0.01 {
         return String::new();

@@ -1,10 +1,10 @@
 //! `sheave-lab wq`: the cost of work done by workers.
 //!
-//! Owns the turns and their order: ours, theirs, ours, theirs, so that a disturbance of one turn does not decide. Each
-//! turn has pools and rings of its own. Locks and start latencies are measured in one more turn after these, because
-//! measuring them costs clock reads.
+//! Owns the turns and their order: ours, theirs, ours, theirs, so that a disturbance of one turn does not decide the
+//! result. Each turn has pools and rings of its own. Locks and start latencies are measured in one more turn at the
+//! end, because reading the clock for them makes a turn slower.
 //!
-//! The flood and the pools are in [`crate::wq`]. [`plan`](mod@plan) checks the arguments, [`report`] holds the result.
+//! The flood and the pools are in [`crate::wq`]. [`plan`](mod@plan) checks the arguments, [`report`] has the result.
 
 use std::process::ExitCode;
 use std::sync::Arc;

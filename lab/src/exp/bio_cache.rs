@@ -2,15 +2,15 @@
 //! cache.
 //!
 //! Owns the points. Each arm is a ring with its own bound of the bio cache ([`RingBuilder::bio_cache`]) and its own
-//! store behind the cache ([`stores`]). The call of a store has a cost that only this experiment pays. The arm `hook`
-//! measures that cost alone, and it is subtracted from the arms that call a store.
+//! store behind the cache ([`stores`]). Calling a store takes time, and only this experiment calls stores. The arm
+//! `hook` measures the call alone; its time is subtracted from the arms that call a store.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`design`] | the arms, and the claim of the mailing-list thread |
 //! | [`stores`] | the stores behind the cache |
 //! | [`arm`] | a built arm, ready for turns |
-//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; conclusions from the figures |
 //!
 //! [`RingBuilder::bio_cache`]: sheave::RingBuilder::bio_cache
 
@@ -35,7 +35,7 @@ fn sweep(name: &'static str, title: &'static str, label: &'static str, points: V
     Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
 }
 
-/// The sweep over the context that ends an I/O: the polling ring, the submitting ring, another thread.
+/// Returns the sweep over the context that ends an I/O: the polling ring, the submitting ring, another thread.
 fn ends() -> Sweep {
     let points = [
         ("polled", Point::default()),

@@ -5,10 +5,10 @@ use sheave::{Buf, Ring, RingBuilder, RingError, op, open_device};
 use crate::LabError;
 use crate::terms::Check;
 
-/// Entries that the ring must have, one per block of a round.
+/// Number of entries that the ring must have, one for each block of a round.
 pub const ENTRIES: u32 = 64;
 
-/// Blocks that are written and read back, and bytes of each.
+/// Number of blocks that are written and read back, and below it the bytes of each.
 const BLOCKS: u64 = ENTRIES as u64;
 const BLOCK: usize = 512;
 
@@ -17,7 +17,7 @@ fn content(block: u64) -> [u8; BLOCK] {
     std::array::from_fn(|at| (block as usize * 31 + at * 7 + 1) as u8)
 }
 
-/// Writes blocks to `ram:` and reads them back. Does so twice, so that the second round uses recycled bios and
+/// Writes blocks to `ram:` and reads them back, in two rounds, so that the second round uses recycled bios and
 /// requests.
 pub fn comes_back(
     arm: &str,
@@ -37,7 +37,8 @@ pub fn comes_back(
                 if write {
                     buf.copy_from_slice(&content(block + round));
                 }
-                // Every other block: no two I/Os can be merged, so that each has a bio and a request of its own.
+                // Uses every other block, so that no two I/Os can be merged and each has a bio and a request of its
+                // own.
                 let offset = block * 2 * BLOCK as u64;
                 let pushed = match write {
                     true => ring.push(op::write(fd, buf).offset(offset).user_data(block)),

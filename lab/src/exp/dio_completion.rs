@@ -11,7 +11,7 @@
 //! | [`subject`] | device, file and cell of a point |
 //! | [`arm`] | a built arm, ready for turns |
 //! | [`pwrite`] | the engine of synchronous writes, which post no completion on a ring |
-//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; conclusions from the figures |
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::point::Parameter;
@@ -34,7 +34,7 @@ pub mod pwrite;
 pub mod subject;
 mod verdict;
 
-/// Published with polling, by queue depth: IOPS in a worker, IOPS inline, change in percent.
+/// Published figures with polling, for each queue depth: IOPS in a worker, IOPS inline, change in percent.
 const POLLED: [Option<(f64, f64, f64)>; 5] = [
     Some((180e3, 201e3, 11.0)),
     Some((356e3, 394e3, 10.0)),
@@ -43,7 +43,8 @@ const POLLED: [Option<(f64, f64, f64)>; 5] = [
     None,
 ];
 
-/// Published with interrupts, by queue depth: IOPS in a worker, IOPS in the issuer's task, change in percent.
+/// Published figures with interrupts, for each queue depth: IOPS in a worker, IOPS in the issuer's task, change in
+/// percent.
 const INTERRUPTS: [Option<(f64, f64, f64)>; 5] = [
     Some((155e3, 162e3, 4.5)),
     Some((290e3, 313e3, 7.9)),
@@ -59,7 +60,7 @@ fn category(n: usize, label: &str, point: Point) -> SweepPoint {
     SweepPoint { x: n as f64, label: label.into(), point }
 }
 
-/// A sweep over queue depths beyond the published ones.
+/// Returns a sweep over queue depths beyond the published ones.
 fn depth_sweep(name: &'static str, title: &'static str, scale: Scale, point: fn(u32) -> Point) -> Sweep {
     let depths: &[u32] = match scale {
         Scale::Quick => &[1, 32],
@@ -75,7 +76,7 @@ fn categories(name: &'static str, title: &'static str, label: &'static str, poin
     Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
 }
 
-/// Sweeps over the kinds of write, on a file in memory and on a volume.
+/// Returns the sweeps over the kinds of write, on a file in memory and on a volume.
 fn cell_sweeps() -> [Sweep; 2] {
     let points = |cells: &[Cell], file: &str| {
         let point = |cell: &Cell| overwrites(16).with("cell", cell.name()).with("file", file);
@@ -88,14 +89,15 @@ fn cell_sweeps() -> [Sweep; 2] {
     ]
 }
 
-/// A synchronous write beside async ones, one at a time: the comparison that the patch series was written for.
+/// Returns the sweep of a synchronous write and async ones, one at a time: the comparison for which the patch series
+/// was written.
 fn synchronous_sweep() -> Sweep {
     let points = design::one_at_a_time().into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
     categories("sync", "A synchronous write beside async ones (QD 1)", "write", points.collect())
 }
 
-/// A sweep over the CPU of the workers: another one, for which the ring spins, or the ring's own, for which it sleeps.
-/// With interrupts the device has the second CPU, so that the workers need a third.
+/// Returns the sweep over the CPU of the workers: another CPU, for which the ring spins, or the ring's own, for which
+/// it sleeps. With interrupts the device uses the second CPU, so the workers need a third.
 fn placement(lab: &Lab) -> Sweep {
     let at = |worker: &str, point: Point| point.with("worker", worker);
     let mut points = vec![
@@ -151,7 +153,8 @@ impl Experiment for DioCompletion {
         polled.chain(interrupts).collect()
     }
 
-    /// The published arm is `inline` for polled writes (first patch) and the issuer's task for others (last patch).
+    /// The published arm is `inline` for polled writes (first patch), and completion in the issuer's task for others
+    /// (last patch).
     fn threads_arm(&self, point: &Point) -> Option<usize> {
         Some(if subject::is_polled(point).unwrap_or(true) { INLINE } else { SEED })
     }
@@ -211,7 +214,8 @@ impl Experiment for DioCompletion {
     }
 
     fn instruction_points(&self) -> Vec<Point> {
-        // A ring whose workers have another CPU spins for them, and valgrind would count the spins.
+        // The workers share the CPU of the ring, because a ring whose workers have another CPU spins and valgrind would
+        // count the spins.
         [1, 16].map(|depth| overwrites(depth).with("device", "null").with("worker", "same")).into()
     }
 

@@ -1,11 +1,11 @@
-//! A device that completes on its own thread, a fixed time after each request came.
+//! A device that completes each request on its own thread, a fixed time after the request arrived.
 //!
-//! Differs from `null:complete=thread` in two points. Where there is a CPU for it, the thread spins while there is I/O,
-//! as hardware would, so that a submission wakes no thread. And a callback runs on that thread for each end. Serves as
-//! the interrupting device of dio-completion and as the completion on another CPU of in-flight.
+//! Differs from `null:complete=thread` in two points. If there is a CPU for the thread, it spins while there is I/O,
+//! like hardware would, so that a submission wakes no thread. And a callback runs on that thread for each end. The
+//! device is the interrupting device of dio-completion, and the completion on another CPU of in-flight.
 //!
-//! * E1. Requests end in the order in which they came, once each. The thread ends after its hardware queue is gone.
-//! * E2. The CPU time of the thread is the device's and not the I/O's: [`Elsewhere::cpu_ns`] returns it.
+//! * E1. Requests end in the order in which they came, once each. The thread ends after its hardware queue was dropped.
+//! * E2. The CPU time of the thread belongs to the device, not to the I/O: [`Elsewhere::cpu_ns`] returns it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -23,10 +23,10 @@ use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, RqList, RqTable};
 use sheave_load::cpu;
 
-/// Polls of an empty queue between two updates of the CPU time.
+/// Number of polls of an empty queue between two updates of the CPU time.
 const LOOKS: u32 = 4096;
-/// Idle time after which a spinning thread sleeps. Its arm then has no turn, and the device of another arm may need the
-/// CPU.
+/// Idle time after which a spinning thread sleeps, because its arm then has no turn and the device of another arm may
+/// need the CPU.
 const IDLE: Duration = Duration::from_millis(1);
 
 /// Called for each request that ends, on the thread that ends it and before the ring is notified.
@@ -40,12 +40,12 @@ pub struct Settings {
     pub latency: Duration,
     /// CPUs of the threads. Each ring's thread takes the next one, in turn.
     pub cpus: Vec<usize>,
-    /// True if the threads have these CPUs to themselves and may spin while there is I/O.
+    /// True if no other threads use these CPUs, so that the threads may spin while there is I/O.
     pub alone: bool,
     pub on_end: MakeOnEnd,
 }
 
-/// Handle of the device for the arm that uses it.
+/// Handle with which an arm uses the device.
 #[derive(Clone, Debug)]
 pub struct Elsewhere {
     pub device: Device,
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Hardware {
 }
 
 #[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+// SAFETY: D7: its queues accept all requests that its limits allow.
 unsafe impl Driver for Hardware {
     fn limits(&self) -> Limits {
         Limits::default().logical_block(512).max_sectors(u32::MAX >> 9).max_segments(1024)
@@ -124,7 +124,7 @@ struct Sent {
     rq: RemoteRq,
 }
 
-/// The thread of one ring.
+/// The thread that completes the requests of one ring.
 struct Worker {
     requests: Receiver<Sent>,
     clock: Clock,
@@ -132,14 +132,14 @@ struct Worker {
     alone: bool,
     on_end: OnEnd,
     used_ns: Arc<AtomicU64>,
-    /// Part of the thread's CPU time that was already added to `used_ns`.
+    /// Part of the thread's CPU time, in ns, that was already added to `used_ns`.
     noted_ns: u64,
 }
 
 impl Worker {
     fn live(mut self) {
         if let Some(cpu) = self.cpu {
-            // A refused pin makes the thread slower and changes nothing else.
+            // If the pin is refused, the thread is slower; nothing else changes.
             let _ = cpu::pin(cpu);
         }
         while let Some(sent) = self.next() {
@@ -150,7 +150,7 @@ impl Worker {
         self.note();
     }
 
-    /// Waits for the next request. Returns `None` when the hardware queue is gone.
+    /// Waits for the next request. Returns `None` when the hardware queue has been dropped.
     fn next(&mut self) -> Option<Sent> {
         if !self.alone {
             return self.requests.recv().ok();
@@ -180,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Adds the CPU time since the last call to `used_ns`.
+    /// Adds the CPU time since the previous call to `used_ns`.
     fn note(&mut self) {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let now = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
@@ -214,7 +214,7 @@ unsafe impl HwQueue for Line {
             let op = rqs.get(&rq).op;
             let rq = self.remote.send_out(rq);
             let Some(send) = &self.send else { return rq.complete(Status::Offline) };
-            // The channel has room for every tag, so that it is never full.
+            // The channel has a place for every tag, so it is never full.
             if let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) =
                 send.try_send(Sent { due, op, rq })
             {
@@ -267,7 +267,7 @@ mod tests {
             let mut ring = Ring::builder().entries(16).build().expect("a ring");
             let fd = ring.attach(&elsewhere.device).expect("attached");
             for n in 0..8 {
-                // Not adjacent, so that none is merged.
+                // The I/Os are not adjacent, so that none is merged.
                 let buf = Buf::zeroed(512, 512).expect("memory");
                 let pushed = match n % 2 {
                     0 => ring.push(op::read(fd, buf).offset(n * 8192).user_data(n)),

@@ -8,7 +8,7 @@
 //! | [`counters`](crate::counters) | one pair of counters, a pair per thread, four per node, or none: tags |
 //! | [`counting`] | the driver that counts at the start and the end of each request |
 //! | [`arm`] | a built arm: threads, and a reader |
-//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; conclusions from the figures |
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::model::{self, counted, machines};
@@ -28,7 +28,7 @@ mod verdict;
 /// Published IOPS of 80 jobs on 80 queues, with one pair of counters and with a pair per CPU.
 const PUBLISHED: Published = Published { before: 1.5e6, after: 11.4e6, change_percent: 660.0 };
 
-/// Jobs, and CPUs, of the published measurement.
+/// Number of jobs, and of CPUs, in the published measurement.
 const JOBS: u32 = 80;
 
 const NS_PER_READING: Metric =
@@ -37,7 +37,7 @@ const NS_PER_READING: Metric =
 #[derive(Debug)]
 pub struct InFlight;
 
-/// Thread counts: powers of two below the number of CPUs, then one, two and four threads per CPU.
+/// Returns thread counts: powers of two below the number of CPUs, then one, two and four threads per CPU.
 fn threads(lab: &Lab) -> Vec<u32> {
     let cpus = lab.cpus.len() as u32;
     let mut threads: Vec<u32> = (0..32).map(|shift| 1 << shift).take_while(|&count| count < cpus).collect();
@@ -55,7 +55,8 @@ fn thread_sweep(lab: &Lab, name: &'static str, title: &'static str, point: fn(u3
     Sweep { name, title, axis, points, arms: WITHOUT_READER.into(), metric: None }
 }
 
-/// Sweeps over readers of 0, 1 and 1000 Hz: their cost to the I/O, and the cost of a reading.
+/// Returns sweeps over readers of 0, 1 and 1000 Hz. They show how much the readers slow down I/O, and how long a
+/// reading takes.
 fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
     let threads = lab.cpus.len() as u32;
     let axis = Axis { label: "readings per second", unit: "Hz", scale: AxisScale::Categories };
@@ -74,8 +75,8 @@ fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
     ]
 }
 
-/// A sweep over the number of queues, for the objection on the mailing list that a walk of the tags costs more with
-/// each.
+/// Returns the sweep over the number of queues. It tests the objection on the mailing list that going through the tags
+/// takes longer with each queue.
 fn queues() -> Sweep {
     let queues = [1, 2, 4, 8, 16, 32, 64];
     Sweep {
@@ -88,7 +89,7 @@ fn queues() -> Sweep {
     }
 }
 
-/// A sweep over the number of queues for the arms whose I/O path reads the counters itself.
+/// Returns the sweep over the number of queues for the arms whose I/O path reads the counters itself.
 fn in_path() -> Sweep {
     Sweep {
         name: "jiffy",
@@ -189,7 +190,7 @@ impl Experiment for InFlight {
             Err(why) => return Ok(vec![model::without(why)]),
         };
         let known = |arm: usize, iops, used| Known { arm: ARMS[arm].name.into(), cores: JOBS, iops, used };
-        // Counters per CPU move no cache line, so that all of an I/O's time counts as private work.
+        // With counters per CPU no cache line moves between CPUs, so all of an I/O's time counts as private work.
         let there = (f64::from(JOBS) * 1e9 / PUBLISHED.after, "of the thread's 80 jobs with counters for each CPU");
         let published = vec![known(BEFORE, PUBLISHED.before, false), known(PER_THREAD, PUBLISHED.after, true)];
         let mut predictions = vec![model::predict(&machines::POWER, &counted, there, published)];

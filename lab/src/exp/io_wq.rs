@@ -3,9 +3,10 @@
 //! Owns the sweeps. [`design`] has the arms and the points, [`flood`](mod@flood) drives an arm, [`check`] proves that
 //! the arms differ, and [`verdict`] judges. The pools are in [`crate::wq`], which `sheave-lab wq` measures too.
 //!
-//! Points: `threads` is the number of submitters, `depth` and `batch` are per submitter. `workers` (default 2) is the
-//! maximum of the pool, `work` the work of an item (`nop`, or for example `sleep:100us`). `cpus=1` keeps all threads on
-//! the first CPU. `stepped=1` runs without worker threads, for counting instructions.
+//! A point has these parameters: `threads` is the number of submitters; `depth` and `batch` are those of each
+//! submitter. `workers` (default 2) is the maximum of the pool, `work` the work of an item (`nop`, or for example
+//! `sleep:100us`). `cpus=1` keeps all threads on the first CPU. `stepped=1` runs without worker threads, for counting
+//! instructions.
 
 use crate::LabError;
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, SweepPoint};
@@ -33,9 +34,9 @@ pub(super) const WAITING: Metric = Metric {
     more_is_better: false,
 };
 
-/// Published percent of CPU time in the lock, before the patch.
+/// Published share of CPU time in the lock before the patch, in percent.
 const PUBLISHED_SHARE: f64 = 38.86;
-/// Maximum of workers, for the "dozens of io-wq threads" of the published measurement.
+/// Maximum of workers that stands for the "dozens of io-wq threads" of the published measurement.
 const DOZENS: u64 = 64;
 
 impl Experiment for IoWq {
@@ -146,8 +147,8 @@ impl Experiment for IoWq {
         design::UNUSED
     }
 
-    /// The ring and kernel arms run NOPs alone: a ring has no operation that sleeps, and the kernel's none of a given
-    /// length.
+    /// The arms `ring` and `kernel` run only NOPs: a ring has no operation that sleeps, and the kernel has none of a
+    /// given length.
     fn takes_part(&self, arm: usize, point: &Point) -> bool {
         !(matches!(arm, RING | KERNEL) && point.extra.contains_key("work"))
     }
@@ -178,7 +179,8 @@ impl Experiment for IoWq {
         let private = (ours, "CPU time of an item, measured here, arm \"after\"");
         let (one_task, pairs): (Vec<_>, Vec<_>) = counted.into_iter().partition(|counted| counted.arm == ONE_TASK);
         let mut prediction = model::predict(&machines::EPYC_ONE, &pairs, private, Vec::new());
-        // The published point is the kernel's, so the prediction takes the kernel's rules and the time of its item.
+        // The published point was measured on the kernel, so the prediction uses the kernel's rules and the time of its
+        // item.
         let kernels = of(KERNEL).filter(|ns| *ns > 0.0);
         if let Some((most, item_ns)) = one_task.last().zip(kernels) {
             let input = "CPU time of a NOP in the kernel's io-wq, measured here, for the lock's share";
@@ -194,7 +196,7 @@ impl Experiment for IoWq {
     }
 }
 
-/// Sweeps over workers with items that do some work.
+/// Returns sweeps over the number of workers, with items that do some work.
 fn working(quick: bool) -> Vec<Sweep> {
     let workers: &[u64] = if quick { &[16] } else { &[1, 4, 16, 64] };
     let of = |name, title, point: fn(u64) -> Point| Sweep {
@@ -213,12 +215,12 @@ fn working(quick: bool) -> Vec<Sweep> {
     sweeps
 }
 
-/// Share of an item's CPU time that falls to the submitting task: low, middle, high. Queueing an item and reaping it
-/// costs about as much as taking and running it.
+/// Share of an item's CPU time that the submitting task takes: low, middle, high. Queueing an item and reaping it takes
+/// about as long as taking and running it.
 const OF_TASK: [f64; 3] = [1.0 / 3.0, 1.0 / 2.0, 2.0 / 3.0];
 
-/// Predicts the lock's share of CPU time by the kernel's rules (one task, a new worker for each item that finds none
-/// free) and compares it with the published share.
+/// Predicts the lock's share of CPU time under the kernel's rules: one task, and a new worker for each item that finds
+/// none free. Compares the prediction with the published share.
 fn told_share(most: &counted::Counted, item_ns: f64) -> String {
     let depth = flood(DOZENS).depth;
     let share = |of_task: f64, factor: f64| {

@@ -1,15 +1,15 @@
-//! Experiment plug-clock: the clock is read for the stamp of each request, or once for all requests of a batch.
+//! Experiment plug-clock: the clock is read either for the stamp of each request, or once for all requests of a batch.
 //!
 //! Owns the points. Each arm is a ring with its own bound on the age of a shared stamp ([`RingBuilder::stamp_age`]), or
-//! with a discarded reading for each request, so that only the readings differ. The stamp of each batch of completions
-//! is the same in all arms, as it was in the kernel before and after the patch.
+//! one that reads the clock for each request and discards the result. So the arms differ only in the readings. Each
+//! batch of completions has one stamp in all arms, like in the kernel before and after the patch.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`design`] | the arms, and the claim of the mailing-list thread |
 //! | [`arm`] | a built arm, ready for turns |
 //! | [`watch`] | a file and a device that measure the age of stamps |
-//! | [`checks`], [`verdict`] | proofs that the arms differ as described; the reading of the figures |
+//! | [`checks`], [`verdict`] | proofs that the arms differ as described; conclusions from the figures |
 //!
 //! [`RingBuilder::stamp_age`]: sheave::RingBuilder::stamp_age
 
@@ -26,7 +26,7 @@ mod design;
 mod verdict;
 pub mod watch;
 
-/// Medians of the published figures before and after, in I/Os a second.
+/// Medians of the published I/Os a second, before and after.
 const PUBLISHED: (f64, f64) = (108.40e6, 115.555e6);
 
 /// The 99th percentile of the age of stamps.
@@ -36,12 +36,12 @@ const AGE_P99: Metric =
 #[derive(Debug)]
 pub struct PlugClock;
 
-/// A point at which the file takes `work_ns` to map each request.
+/// Returns a point at which the file takes `work_ns` to map each request.
 fn slow(work_ns: u32) -> Point {
     Point::default().with("work", u64::from(work_ns))
 }
 
-/// A sweep of stamp ages over the time that each request takes to make.
+/// Returns the sweep of stamp ages over the time that each request takes to make.
 fn ages(scale: Scale) -> Sweep {
     let works: &[u32] = match scale {
         Scale::Quick => &[100, 10_000],

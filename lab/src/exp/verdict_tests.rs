@@ -22,7 +22,8 @@ fn result(percent: Option<f64>) -> Option<ArmResult> {
     })
 }
 
-/// Makes a row in which the arms after the first change the metric by these percentages, each give or take 1.
+/// Makes a row in which the arms after the first change the metric by these percentages. Each interval is the
+/// percentage plus and minus 1.
 pub fn row(label: String, point: Point, changes: &[f64]) -> Row {
     let arms = std::iter::once(result(None)).chain(changes.iter().map(|&percent| result(Some(percent)))).collect();
     Row {
@@ -38,7 +39,7 @@ pub fn row(label: String, point: Point, changes: &[f64]) -> Row {
     }
 }
 
-/// Makes a report of these rows.
+/// Makes a report with the given rows.
 pub fn report(experiment: &dyn Experiment, headline: Vec<Row>, sweeps: Vec<SweepReport>) -> ExperimentReport {
     ExperimentReport {
         id: experiment.id(),

@@ -1,11 +1,12 @@
-//! The plot of changes against the first arm: the published ones, ours with their intervals, and those in instructions.
+//! The plot of changes against the first arm: the published changes, ours with their intervals, and changes in
+//! instructions.
 
 use super::data::Figures;
 use super::json::Json;
 use crate::report::{Change, ExperimentReport, Row};
 use crate::terms::Metric;
 
-/// Adds a plot of changes, one row below the other, for the script to draw.
+/// Adds a plot of changes, which the script draws with one row below the other.
 pub fn draw(figures: &mut Figures, says: &str, metric: Metric, rows: Vec<(String, Vec<Json>)>) -> String {
     let rows = rows.into_iter().map(|(label, dots)| Json::List(vec![label.into(), Json::List(dots)]));
     figures.draw("changes", [says.into(), metric.in_points().into(), Json::list(rows)])

@@ -1,6 +1,6 @@
 //! The data that the page's script draws, as compact JSON, so that the page of a long run stays small.
 //!
-//! Owns the arrays' place in the page, and the script itself (`page.js`, which documents each array).
+//! Owns the position of the arrays in the page, and the script itself (`page.js`, which documents each array).
 
 use super::json::Json;
 use super::look::Look;
@@ -22,7 +22,8 @@ impl Figures {
         self.experiments.push(Json::List(vec![id.into(), Json::list(looks.iter().map(Look::json)), options.into()]));
     }
 
-    /// Adds a figure and returns the element in which the script draws it. `kind` is a name from the end of the script.
+    /// Adds a figure and returns the element in which the script draws it. `kind` is one of the names at the end of the
+    /// script.
     pub fn draw(&mut self, kind: &str, parts: impl IntoIterator<Item = Json>) -> String {
         let of = self.experiments.len().saturating_sub(1);
         let mut figure = vec![kind.into(), Json::Number(of as f64)];

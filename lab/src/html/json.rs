@@ -1,12 +1,12 @@
 //! Compact JSON: arrays without names, and numbers with the three digits that the page shows.
 //!
-//! * I1. No text can end the element of a page that it is in: `<` is written as an escape.
+//! * I1. No text can end the element of a page that contains it, because `<` is written as an escape.
 
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
-    /// No value, and also a number that is not finite.
+    /// No value. A number that is not finite is written like this, too.
     Null,
     Number(f64),
     Text(String),
@@ -79,7 +79,7 @@ impl fmt::Display for Json {
 
 /// Formats a number with three digits, plain or scientific, whichever is shorter.
 fn digits(number: f64) -> String {
-    // Counts and places on an axis stay exact.
+    // Counts and positions on an axis stay exact.
     if number.fract() == 0.0 && number.abs() < 1e5 {
         return format!("{number}");
     }

@@ -3,7 +3,8 @@
 use super::json::Json;
 use crate::terms::{ArmInfo, Role};
 
-/// Shapes of marks, by their number in the script. In print the colour alone does not distinguish series.
+/// Shapes of marks, with their numbers in the script. Shapes are needed because in print the colour alone does not
+/// distinguish series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Disc,

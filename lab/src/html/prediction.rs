@@ -1,5 +1,5 @@
 //! The section with predictions for more cores: a plot for each machine, the counts of the simulation, and a comparison
-//! with the published points. Labelled as a prediction wherever it appears.
+//! with the published points. Every figure is labelled as a prediction.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::json::Json;
 use super::words::{escape, plain, prose};
 use crate::report::{Curve, ExperimentReport, Known, Predicted, Prediction};
 
-/// Renders the section, empty if there is no prediction.
+/// Renders the section. Returns an empty text if there is no prediction.
 pub fn section(report: &ExperimentReport, figures: &mut Figures) -> String {
     let mut html = String::new();
     for prediction in &report.predictions {

@@ -78,7 +78,7 @@ fn verdict(report: &ExperimentReport) -> String {
     )
 }
 
-/// Renders the published table beside ours, the changes as a plot, and the latencies of the best-known row.
+/// Renders our table next to the published one, the changes as a plot, and the latencies of the best-known row.
 fn headline(report: &ExperimentReport, figures: &mut Figures) -> String {
     if report.headline.is_empty() {
         return String::new();
@@ -128,15 +128,15 @@ fn headline(report: &ExperimentReport, figures: &mut Figures) -> String {
     html
 }
 
-/// Adds the plot of latencies by arm: the number of the first bucket, and each bucket's I/Os in ten thousand.
+/// Adds the plot of latencies of each arm: the number of the first bucket, and of each bucket the I/Os in ten thousand.
 fn latencies(row: &Row, figures: &mut Figures) -> Option<String> {
     let spread = |latency: &Latency| {
-        // A bucket below one I/O in ten thousand would be part of a flat line over half of the plot. The table has the
-        // tail.
+        // A bucket below one I/O in ten thousand would be part of a flat line over half of the plot. The table shows
+        // the tail.
         let mut shares: Vec<(i32, f64)> = latency.shares.iter().map(|&[ns, share]| (bucket(ns), share * 1e4)).collect();
         shares.retain(|(_, share)| *share >= 1.0);
         let (first, last) = (shares.first()?.0, shares.last()?.0);
-        // The report leaves empty buckets out, and the script needs them.
+        // The report leaves out empty buckets, but the script needs them.
         let each =
             (first..=last).map(|at| shares.iter().find(|(bucket, _)| *bucket == at).map_or(0.0, |it| it.1.round()));
         Some((f64::from(first), Json::list(each)))
@@ -149,7 +149,7 @@ fn latencies(row: &Row, figures: &mut Figures) -> Option<String> {
     (!spreads.is_empty()).then(|| figures.draw("latencies", [row.label.as_str().into(), Json::List(spreads)]))
 }
 
-/// Returns the number of a bucket, of which there are twelve per doubling.
+/// Returns the number of a bucket. There are twelve buckets per doubling.
 fn bucket(ns: f64) -> i32 {
     (ns.log2() * Latency::PER_DOUBLING).round() as i32
 }
@@ -250,11 +250,11 @@ fn instructions(report: &ExperimentReport, figures: &mut Figures) -> String {
     html
 }
 
-/// Most functions that are listed at a point.
+/// Largest number of functions that are listed at a point.
 const FUNCTIONS: usize = 16;
 
-/// Adds the table of a point's instructions by function: those in which arms differ, the rest, and the sum, so that the
-/// columns can be added up. The last row has the cache lines fetched.
+/// Adds the table of a point's instructions in each function: the functions in which arms differ, the rest, and the
+/// sum, so that the columns can be added up. The last row has the cache lines fetched.
 fn functions(report: &ExperimentReport, row: &InstructionRow, figures: &mut Figures) -> String {
     // Other arms are shown by their difference from the first arm, if the first was counted.
     let first = |values: &[Option<f64>]| values.first().copied().flatten();
@@ -289,7 +289,7 @@ fn functions(report: &ExperimentReport, row: &InstructionRow, figures: &mut Figu
     figures.draw("table", [summary.into(), Json::list(head), against.into(), Json::List(rows)])
 }
 
-/// Renders a sweep: the metric and its change side by side, and the figures behind them.
+/// Renders a sweep: the metric and its change next to each other, and the figures behind them.
 fn sweep(sweep: &SweepReport, figures: &mut Figures) -> String {
     let SweepReport { title, axis, metric, rows, .. } = sweep;
     let cell = |arm: &ArmResult| {
@@ -360,7 +360,7 @@ fn of_arm<'a>(report: &ExperimentReport, name: &'a str) -> (Option<&'static str>
 }
 
 /// Renders the commands that repeat the rows of the published table and the counting of instructions. The commands of
-/// sweeps stand beside their figures.
+/// sweeps are shown with the figures of the sweeps.
 fn commands(report: &ExperimentReport) -> String {
     let mut html = String::from(
         "<details><summary>Commands that repeat the rows of the thread&#39;s table</summary>\n<table><tbody>\n",
@@ -376,7 +376,7 @@ fn commands(report: &ExperimentReport) -> String {
     for row in &report.headline {
         line(&row.label, &row.command);
     }
-    // One command is enough: the others differ by the name of the arm and by the point.
+    // One command is enough, because the others differ only in the name of the arm and in the point.
     let commands = report.instructions.iter().flat_map(|row| report.arms.iter().zip(&row.commands));
     if let Some((arm, command)) = commands.into_iter().find(|(_, command)| !command.is_empty()) {
         line(&format!("instructions of {}; of other arms and points with their names", arm.name), command);

@@ -1,4 +1,4 @@
-//! The style of the page: light or dark by the reader's preference, and a version for print.
+//! The style of the page: light or dark according to the reader's preference, and a version for print.
 
 use crate::report::Holds;
 

@@ -1,5 +1,5 @@
-//! Tests of the page of an experiment without I/O: its text is escaped, its tags match, and it loads nothing. The
-//! script's drawings are tested by running it under node.
+//! Tests of the page of an experiment without I/O: its text is escaped, its tags match, and it loads nothing. Running
+//! the script under node tests its drawings.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -111,7 +111,7 @@ fn the_page_needs_no_network() {
     for loads in loads {
         assert!(!page.contains(loads), "the page has {loads}");
     }
-    // The only addresses are links to the mailing-list threads.
+    // The only addresses are links to mailing-list threads.
     for (at, _) in page.match_indices("http") {
         assert!(page[..at].ends_with("href=\"") && page[at..].starts_with("https://lore.kernel.org/r/"));
     }
@@ -138,8 +138,8 @@ fn an_interrupted_run_says_so() {
     assert!(page.contains("Interrupted: what is missing was not measured."));
 }
 
-/// Runs the script of a page as a browser does, and prints the page with its drawings. The code of the argument runs
-/// after it, and its result is printed instead if it returns one.
+/// Runs the script of a page like a browser does, and prints the page with its drawings. Then runs the code in the
+/// argument, and prints its result instead if it returns one.
 const BROWSER: &str = r#"
 const page = require('fs').readFileSync(0, 'utf8');
 const data = page.match(/<script type="application\/json" id="data">(.*?)<\/script>/s)[1];
@@ -201,7 +201,7 @@ fn the_script_draws_what_was_measured() {
     }
 }
 
-/// Makes a report in which the second arm of the first experiment changes clearly by `percent`, everywhere.
+/// Makes a report in which the second arm of the first experiment changes clearly by `percent` in every row.
 fn changed(percent: f64) -> LabReport {
     let mut report = report();
     let clear = Some(crate::report::Change { percent, low: percent - 1.0, high: percent + 1.0 });
@@ -228,7 +228,7 @@ fn what_is_not_measurable_has_no_mark_on_a_plot() {
 #[test]
 fn every_experiment_is_on_the_plot_of_all() {
     let mut report = changed(50.0);
-    // A share changes by percentage points, which do not fit the axis of relative changes.
+    // A share changes by percentage points, which do not fit on the axis of relative changes.
     let shares = &mut report.experiments[1];
     shares.metric = Metric { name: "share", label: "share of CPU time", unit: "%", more_is_better: false };
     let change = Some(crate::report::Change { percent: -16.1, low: -19.1, high: -15.0 });

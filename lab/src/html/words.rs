@@ -26,7 +26,7 @@ pub fn escape(text: impl Display) -> String {
     safe
 }
 
-/// Escapes our own text, and turns parts between backticks into code elements.
+/// Escapes text that the lab itself has written, and turns parts between backticks into code elements.
 pub fn prose(text: &str) -> String {
     let parts = text.split('`').enumerate();
     parts.map(|(at, part)| if at % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }).collect()

@@ -1,12 +1,12 @@
-//! Parses the output of cachegrind: instructions by function, and lines that were not in the first-level cache.
+//! Parses the output of cachegrind: instructions of each function, and lines that were not in the first-level cache.
 //!
 //! Owns the format (`events:`, `fn=`, lines of counts, `summary:`), and runs nothing. A function whose code is in
 //! several files has several `fn=` entries of one name, which are summed.
 
 use std::collections::BTreeMap;
 
-/// Options of valgrind: the tool, and caches that are the same on every machine, 32 KiB of 64-byte lines for data and
-/// for instructions.
+/// Options of valgrind: the tool, and caches that are the same on every machine. The first-level caches for data and
+/// for instructions have 32 KiB of 64-byte lines each.
 pub const OPTIONS: [&str; 5] =
     ["--tool=cachegrind", "--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"];
 
@@ -18,17 +18,17 @@ pub struct Profile {
     functions: BTreeMap<String, u64>,
 }
 
-/// Difference of two runs per I/O.
+/// The difference of two runs, divided by their difference in I/Os.
 #[derive(Debug, PartialEq)]
 pub struct PerIo {
     pub instructions: f64,
-    /// Lines that were fetched into the first-level data cache.
+    /// Number of lines that were fetched into the first-level data cache.
     pub lines: f64,
     pub functions: BTreeMap<String, f64>,
 }
 
 impl Profile {
-    /// Parses the file. Returns `None` if it is malformed or cut short: a complete file ends with the summary.
+    /// Parses the file. Returns `None` if it is malformed or cut short; a complete file ends with the summary.
     pub fn of(text: &str) -> Option<Profile> {
         let events: Vec<&str> = text.lines().find_map(|line| line.strip_prefix("events: "))?.split(' ').collect();
         let column = |name: &str| events.iter().position(|event| *event == name);
@@ -53,7 +53,8 @@ impl Profile {
         None
     }
 
-    /// Returns the counts of one of the `ios` I/Os that this run has more than the `shorter` one.
+    /// Returns the counts per I/O: the counts that this run has in excess of the `shorter` one, divided by `ios`, the
+    /// number of I/Os that it has in excess.
     pub fn per_io(&self, shorter: &Profile, ios: u64) -> PerIo {
         let each = |long: u64, short: u64| (long as f64 - short as f64) / ios as f64;
         let of = |name: &String| shorter.functions.get(name).copied().unwrap_or(0);

@@ -1,18 +1,19 @@
-//! Counts of the cache-line simulation, as text and back. The simulation is a program of its own (`sheave-lines`),
-//! because it is another build of the product.
+//! Counts of the cache-line simulation: written as text and parsed again. The simulation is a program of its own
+//! (`sheave-lines`), because it needs another build of the product.
 //!
-//! Owns the text format: a line for each arm, machine and number of threads, with tabs between its fields. Written by
-//! the simulation, and read by [`model`](super).
+//! Owns the text format: a line for each arm, machine and number of threads, with tabs between its fields. The
+//! simulation writes it, and [`model`](super) reads it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-/// Seed of the simulation's order of threads, the same for every prediction.
+/// Seed of the order in which simulated threads run, the same for every prediction.
 pub const SEED: u64 = 1;
 
-/// Name of io-wq's arm "before" in the kernel's form: each task has an io-wq of its own, so that one thread submits.
+/// Name of io-wq's arm "before" in the kernel's form, where each task has an io-wq of its own and so only one thread
+/// submits.
 pub const ONE_TASK: &str = "before, one task";
 
 /// Counts of one arm on one machine with `threads` threads.
@@ -21,21 +22,21 @@ pub struct Counted {
     pub experiment: String,
     pub arm: String,
     pub machine: String,
-    /// Threads, each on a core of its own.
+    /// Number of threads, each on a core of its own.
     pub threads: u32,
-    /// I/Os of all threads.
+    /// Number of I/Os of all threads.
     pub ios: u64,
-    /// Lines that came from another core's cache.
+    /// Number of lines that came from another core's cache.
     pub transfers: u64,
-    /// Shared copies that became the only one, for which the other cores had to answer.
+    /// Number of shared copies that became the only one, to which the other cores had to agree.
     pub upgrades: u64,
-    /// Copies that other cores lost.
+    /// Number of copies that other cores lost.
     pub invalidations: u64,
-    /// Acquisitions of a lock that was held.
+    /// Number of acquisitions of a lock that was held.
     pub lock_waits: u64,
-    /// Transfers and upgrades by distance: from the same complex, the same socket, another socket.
+    /// Numbers of transfers and upgrades for each distance: from the same complex, the same socket, another socket.
     pub hops: [u64; 3],
-    /// Hops of the line or lock that has most. All cores that need it wait for each other.
+    /// Hops of the line or lock that has the most hops. All cores that need it wait for each other.
     pub busiest: [u64; 3],
 }
 
@@ -51,7 +52,7 @@ impl Counted {
         )
     }
 
-    /// Parses a line, or returns `None` if it is not one of counts.
+    /// Parses a line. Returns `None` if it is not a line of counts.
     pub fn parse(line: &str) -> Option<Counted> {
         let fields: Vec<&str> = line.split('\t').collect();
         let [experiment, arm, machine, threads, numbers @ ..] = &fields[..] else { return None };
@@ -80,7 +81,7 @@ impl Counted {
     }
 }
 
-/// Runs the simulation for one experiment. Returns the reason if it cannot be run.
+/// Runs the simulation for one experiment. Returns the reason as the error if it cannot be run.
 pub fn simulate(experiment: &str) -> Result<Vec<Counted>, String> {
     let program = program()?;
     let theirs = said(&program, "layout")?;
@@ -95,7 +96,7 @@ pub fn simulate(experiment: &str) -> Result<Vec<Counted>, String> {
     counted.ok_or_else(|| format!("{} wrote something else than counts", program.display()))
 }
 
-/// Runs the simulation with one argument and returns its output.
+/// Runs the simulation with one argument and returns the text that it prints.
 fn said(program: &Path, argument: &str) -> Result<String, String> {
     let mut command = Command::new(program);
     command.arg(argument).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -106,7 +107,7 @@ fn said(program: &Path, argument: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the path of the simulation, which `cargo xtask lab` puts beside this program.
+/// Returns the path of the simulation, which `cargo xtask lab` puts into the directory of this program.
 fn program() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|err| format!("where this program is, is not known: {err}"))?;
     let program = own.with_file_name("sheave-lines");

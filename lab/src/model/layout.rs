@@ -1,7 +1,8 @@
-//! Size and alignment of the types whose cache lines are simulated. They must be equal in both builds, or there is no
-//! prediction.
+//! Size and alignment of the types whose cache lines are simulated. They must be equal in both builds, or else there is
+//! no prediction.
 //!
-//! Two types of one size and alignment have the same layout, because the compiler orders fields by these two alone.
+//! Two types of the same size and alignment have the same layout, because the compiler orders fields according to these
+//! two alone.
 
 use std::fmt::Write as _;
 

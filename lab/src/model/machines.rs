@@ -1,11 +1,12 @@
-//! Published machines: the time in which a cache line comes from another core.
+//! Published machines: the time that a cache line takes from one core to another.
 //!
-//! Owns the constants. They were fixed before any prediction was computed from them, and none is fitted. A change must
-//! name the publication that it comes from.
+//! Owns the constants. They were fixed before any prediction was computed from them, and none is fitted. A change of a
+//! constant must name the publication that the new value comes from.
 //!
-//! All are from one publication, so that one method measured them: N. Viennot, "Measuring CPU core-to-core latency",
-//! <https://github.com/nviennot/core-to-core-latency> (README at commit 0dddf509, 2023): the median time of a message
-//! from one core to another by compare-and-exchange on one cache line. One message is one transfer of a line.
+//! All figures are from one publication, so that one method measured them: N. Viennot, "Measuring CPU core-to-core
+//! latency", <https://github.com/nviennot/core-to-core-latency> (README at commit 0dddf509, 2023). It gives the median
+//! time of a message from one core to another by compare-and-exchange on one cache line. One message is one transfer of
+//! a line.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
@@ -13,23 +14,23 @@ pub struct Machine {
     pub id: &'static str,
     /// Description for readers.
     pub what: &'static str,
-    /// Hardware threads that share a last-level cache.
+    /// Number of hardware threads that share a last-level cache.
     pub complex: usize,
-    /// Hardware threads of a socket.
+    /// Number of hardware threads of a socket.
     pub socket: usize,
     /// Time of a hop from the same complex, from the same socket, and from another socket.
     pub hop_ns: [f64; 3],
-    /// Numbers of cores to predict.
+    /// Numbers of cores for which a rate is predicted.
     pub cores: &'static [u32],
 }
 
-/// Factor by which hops may be shorter or longer than published, so that a band's upper end is at most twice its lower
-/// end. The medians of one publication for machines of one make differ by about as much (107 ns and 200 ns within the
-/// two sockets of one EPYC; 108 to 136 ns between sockets of Xeons).
+/// Factor by which hops may be shorter or longer than published. A band's upper end is therefore at most twice its
+/// lower end. The medians in one publication for machines of one make differ by about as much (107 ns and 200 ns within
+/// the two sockets of one EPYC; 108 to 136 ns between sockets of Xeons).
 pub const BAND: f64 = std::f64::consts::SQRT_2;
 
-/// Two sockets of IBM Power7: the nearest machine with figures to the one of the mailing-list thread on in-flight
-/// counters ("a Power system", 80 queues and 80 jobs). With 80 threads each socket has 40 of them.
+/// Two sockets of IBM Power7. Of the machines with figures it is the nearest to the one of the mailing-list thread on
+/// in-flight counters ("a Power system", 80 queues and 80 jobs). With 80 threads each socket has 40 of them.
 pub const POWER: Machine = Machine {
     id: "power",
     what: "a Power system of two sockets with 40 hardware threads each; hops as measured on two IBM Power7 (173 ns \

@@ -1,15 +1,16 @@
 //! Closed queueing networks: the rate at which a fixed number of customers passes through shared servers.
 //!
-//! Owns the arithmetic and its sources, without reference to cores or cache lines.
+//! Owns the arithmetic and its sources. It does not know about cores or cache lines.
 //!
 //! * Exact mean value analysis: M. Reiser and S. S. Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing
-//!   Networks", Journal of the ACM 27(2), 1980. A customer that comes to a server finds there what a network with one
-//!   customer less has on average; the recursion over the number of customers is exact for exponential times.
+//!   Networks", Journal of the ACM 27(2), 1980. A customer that arrives at a server finds the average queue of a
+//!   network with one customer less. The recursion over the number of customers is exact for exponential times.
 //! * Bounds: P. J. Denning and J. P. Buzen, "The Operational Analysis of Queueing Network Models", ACM Computing
 //!   Surveys 10(3), 1978. They hold for all distributions of times.
 
-/// Returns the rounds of all customers together per unit of time. Each customer thinks for `think` on average, then
-/// visits each server once for its demand, one customer at a time. Exact mean value analysis.
+/// Returns the number of rounds that all customers together make per unit of time, by exact mean value analysis. Each
+/// customer thinks for `think` on average. Then it visits each server once, which serves it for its demand; a server
+/// serves one customer at a time.
 pub fn throughput(customers: u32, think: f64, demands: &[f64]) -> f64 {
     solve(customers, think, demands).0
 }
@@ -28,7 +29,8 @@ pub fn solve(customers: u32, think: f64, demands: &[f64]) -> (f64, Vec<f64>) {
     (rate, queues)
 }
 
-/// Returns the upper bound for any distribution of times: no customer waits, or the busiest server never pauses.
+/// Returns the upper bound of the throughput for any distribution of times: no customer waits, or the busiest server
+/// never pauses.
 pub fn at_most(customers: u32, think: f64, demands: &[f64]) -> f64 {
     let busiest = demands.iter().copied().fold(0.0, f64::max);
     let alone = f64::from(customers) / (think + demands.iter().sum::<f64>());
@@ -45,8 +47,8 @@ mod tests {
         (left - right).abs() <= 1e-9 * right.abs()
     }
 
-    /// The machine repairman (Erlang's finite source model): throughput from P(no customer at the server), by its
-    /// birth-death chain.
+    /// Returns the throughput of the machine repairman (Erlang's finite source model): from the probability that no
+    /// customer is at the server, which follows from the birth-death chain of the model.
     fn repairman(customers: u32, think: f64, demand: f64) -> f64 {
         let (mut term, mut sum) = (1.0, 1.0);
         for gone in 0..customers {
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn equal_servers_without_thinking_share_evenly() {
-        // n customers at k equal servers: X = n / (d (n + k - 1)).
+        // The formula for n customers at k equal servers: X = n / (d (n + k - 1)).
         for (customers, servers) in [(1, 1), (1, 4), (5, 3), (100, 7)] {
             let ours = throughput(customers, 0.0, &vec![20.0; servers]);
             assert!(close(ours, f64::from(customers) / (20.0 * (f64::from(customers) + servers as f64 - 1.0))));
@@ -128,7 +130,7 @@ mod tests {
             let simulated = simulate(customers, 400_000, |think| exponential(if think { 100.0 } else { 40.0 }));
             let ours = throughput(customers as u32, 100.0, &[40.0]);
             assert!((simulated / ours - 1.0).abs() < 0.02, "{customers}: {simulated} {ours}");
-            // Constant times reach the bound.
+            // With constant times the throughput reaches the bound.
             let even = simulate(customers, 100_000, |think| if think { 100.0 } else { 40.0 });
             assert!((even / at_most(customers as u32, 100.0, &[40.0]) - 1.0).abs() < 0.001, "{customers}: {even}");
         }

@@ -1,4 +1,4 @@
-//! Compares rates from counts with cases that can be computed by hand.
+//! Tests that compare rates with cases that can be computed by hand.
 
 use super::*;
 
@@ -23,7 +23,8 @@ fn what_moves_nothing_scales_evenly_and_has_no_band() {
 
 #[test]
 fn hops_take_as_long_as_they_are_far() {
-    // Each of 100 I/Os has one hop of each distance, on many lines, so that the busiest line has next to none of them.
+    // Each of 100 I/Os has one hop of each distance. They are on many lines, so the busiest line has next to none of
+    // them.
     let spread = counted(1, [100, 100, 100], [0; 3]);
     assert!(close(rate(&MACHINE, &spread, 30.0, 1.0), 1e9 / (30.0 + 10.0 + 20.0 + 40.0)));
     assert!(close(rate(&MACHINE, &spread, 30.0, 2.0), 1e9 / (30.0 + 140.0)));
@@ -31,7 +32,7 @@ fn hops_take_as_long_as_they_are_far() {
 
 #[test]
 fn no_rate_exceeds_the_busiest_line() {
-    // Two hops of 40 ns per I/O on one line: 12.5 M a second at most (M2).
+    // Each I/O has two hops of 40 ns on one line, so at most 12.5 M I/Os a second are possible (M2).
     let one = counted(512, [0, 0, 200], [0, 0, 200]);
     assert!((rate(&MACHINE, &one, 100.0, 1.0) / 12.5e6 - 1.0).abs() < 1e-6);
     // With two lines each has half of the hops.
@@ -41,7 +42,7 @@ fn no_rate_exceeds_the_busiest_line() {
 
 #[test]
 fn two_cores_are_a_quadratic() {
-    // Thinking 100, demand 40: the second core waits 40 * 40 / 140 on average.
+    // A thinking time of 100 and a demand of 40: the second core waits 40 * 40 / 140 on average.
     let wait = 40.0 * (1.0 + 40.0 / 140.0);
     assert!(close(rate(&MACHINE, &counted(2, [0, 0, 100], [0, 0, 100]), 100.0, 1.0), 2e9 / (100.0 + wait)));
 }
@@ -50,10 +51,11 @@ fn two_cores_are_a_quadratic() {
 fn a_lock_has_the_time_that_one_task_leaves_it() {
     let task = |item_ns| Task { depth: 1000, item_ns, of_task: 0.5 };
     let share = |hops, item_ns| share_at_lock(&MACHINE, &counted(64, [0, 0, hops], [0, 0, hops]), task(item_ns), 1.0);
-    // 40 ns at the lock for each 400 ns that the task takes: a queue whose server is busy for a tenth of its time.
+    // The lock takes 40 ns for each 400 ns that the task takes, so it is a queue whose server is busy for a tenth of
+    // the time.
     let queue = 0.1 / 0.9;
     assert!((share(100, 800.0) - queue / (2.0 + queue)).abs() < 1e-3, "{}", share(100, 800.0));
-    // The lock takes longer than the task, so that all but one or two of the 63 items wait for it.
+    // The lock takes longer than the task, so all but one or two of the 63 items wait for it.
     assert!(share(100, 40.0) > 0.95, "{}", share(100, 40.0));
     assert!(share(0, 40.0).abs() < 1e-9, "nothing moves");
     assert!(share(200, 800.0) > share(100, 800.0) && share(100, 400.0) > share(100, 800.0));

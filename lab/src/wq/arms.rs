@@ -2,22 +2,24 @@
 //!
 //! | arm | queue | a worker takes | workers |
 //! |---|---|---|---|
-//! | one-list | one list, one spinlock; flags are read at each use | one item | one more if an item finds none free |
+//! | one-list | one list, one spinlock; flags are read at each use | one item | made if an item finds none free |
 //! | flags-once | the same; flags are read once | one item | the same |
-//! | sharded | a list, a spinlock and a worker each, filled round-robin | one item of its own list | one a list |
+//! | sharded | a list and a spinlock for each worker, filled round-robin | one item of its own list | one per list |
 //!
-//! Follows the kernel's io-wq. An item is part of its request and is not allocated. A submitter wakes a free worker, or
-//! makes another one if none is free and the maximum allows: each item has `IOSQE_ASYNC`, which the kernel takes as the
-//! wish to run beside the others (`IO_WQ_WORK_CONCURRENT`). A worker takes items until its list is empty. A worker
-//! about to block wakes or makes another one if none runs and items are queued. Hashed work is handled as in the kernel
-//! of the time: the list is searched from the front for an item whose hash no worker runs.
+//! The designs follow the kernel's io-wq. An item is part of its request and is not allocated. A submitter wakes a free
+//! worker, or makes another one if none is free and the maximum allows: each item has `IOSQE_ASYNC`, which the kernel
+//! takes as the wish to run in parallel with the others (`IO_WQ_WORK_CONCURRENT`). A worker takes items until its list
+//! is empty. A worker that is about to block wakes or makes another one if none runs and items are queued. Hashed work
+//! is handled like in the kernel of the time: the list is searched from the front for an item whose hash no worker
+//! runs.
 //!
-//! The lock spins, and yields its CPU after a while: unlike a kernel's holder, this one can be preempted, and would be
-//! waited for during all that time. Waiting counts only the time spent trying, on a CPU.
+//! The lock spins, and yields its CPU after a while. Unlike a lock holder in the kernel, a thread here can be preempted
+//! while it holds the lock, and others would spin during all that time. Waiting counts only the time spent trying, on a
+//! CPU.
 //!
-//! * O1. Only `try_lock` takes a list's lock, so that no thread ever sleeps for it.
+//! * O1. A list's lock is taken only with `try_lock`, so that no thread ever sleeps for it.
 //! * O2. `running` counts the workers that are neither free nor blocked, and changes under the lock. A worker that is
-//!   woken counts from its removal from the free ones.
+//!   woken counts as running from the moment it is removed from the free ones.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -33,49 +35,49 @@ use super::pool_engine::{Back, Client, perform};
 use super::{Flood, PoolFigures, Work};
 use sheave_load::cpu;
 
-/// Flag of an item with a hash, which is in the bits from `HASH_SHIFT` on.
+/// Flag of an item with a hash. The hash is in the bits from `HASH_SHIFT` on.
 const HASHED: u32 = 1;
 const UNBOUND: u32 = 2;
 const HASH_SHIFT: u32 = 24;
 const HASHES: usize = u64::BITS as usize;
-/// Failed tries of the lock before the CPU is yielded.
+/// Number of failed tries of the lock after which the CPU is yielded.
 const SPINS: u32 = 1000;
-/// Duration of a try, in ns, above which the thread was preempted and the time does not count as waiting.
+/// Duration of a try in ns above which the thread was preempted; the time of such a try does not count as waiting.
 const PREEMPTED_NS: u64 = 2000;
 
-/// An item, a part of its request as in the kernel. Its flags are atomic because others may change them.
+/// An item, which is part of its request like in the kernel. Its flags are atomic because others may change them.
 struct Item {
     flags: AtomicU32,
     slot: u32,
-    /// Submitter of the item: an index into [`Lists::backs`].
+    /// Index of the item's submitter in [`Lists::backs`].
     client: u32,
     queued: u64,
 }
 
-/// An item that was taken, and its hash, which no other worker may run now.
+/// An item that was taken, and its hash. No other worker may run an item with this hash now.
 type Taken = (Item, Option<usize>);
 
 #[derive(Default)]
 struct List {
     items: VecDeque<Item>,
-    /// Bit set of the hashes that a worker runs.
+    /// Bit set of the hashes that workers are running.
     busy: u64,
     /// Free workers. The last one to become free is woken first.
     free: Vec<Unparker>,
-    /// Workers that run (O2), and workers made.
+    /// Number of workers that run (O2), and below it the number of workers made.
     running: u32,
     made: u32,
     ends: bool,
-    /// Acquisitions of the lock, and those that failed at first.
+    /// Number of acquisitions of the lock, and below it of those whose first try failed.
     taken: u64,
     contended: u64,
-    /// Reads of items' flag words.
+    /// Number of reads of items' flag words.
     flag_reads: u64,
     wait_cycles: u64,
     hold_cycles: u64,
 }
 
-/// Step to take for queued items once the lock is released.
+/// The step that queued items need once the lock is released.
 enum Ask {
     Nothing,
     Wake(Unparker),
@@ -107,7 +109,7 @@ pub struct OldPool {
 }
 
 impl OldPool {
-    /// Makes a pool of one list, or of one list per worker if `sharded`.
+    /// Makes a pool with one list, or with one list for each worker if `sharded` is true.
     pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Self {
         let shards = if sharded { flood.workers } else { 1 };
         Self {
@@ -126,7 +128,7 @@ impl OldPool {
         }
     }
 
-    /// Registers a submitter. `first` is the list that gets its first item.
+    /// Registers a submitter. `first` is the index of the list that gets its first item.
     pub fn client(&self, first: u32, back: Back) -> OldClient {
         let mut backs = self.shared.backs.lock().unwrap_or_else(PoisonError::into_inner);
         backs.push(back.clone());
@@ -140,7 +142,7 @@ impl OldPool {
         }
     }
 
-    /// Returns the counts of all lists, and times and start latencies if they were measured.
+    /// Returns the counts of all lists. If they were measured, includes times and start latencies.
     pub fn figures(&self) -> PoolFigures {
         let mut figures = PoolFigures::default();
         for shard in &self.shared.shards {
@@ -169,8 +171,8 @@ impl Drop for OldPool {
             list.ends = true;
             list.free.drain(..).for_each(|free| free.unpark());
         }
-        // `answer` holds this lock from before a spawn until the handle is stored, so that a thread being made is not
-        // missed.
+        // `answer` holds this lock from before it spawns a thread until the handle is stored, so a thread that is being
+        // made is not missed.
         let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic of the worker was already printed.
@@ -232,7 +234,7 @@ impl Lists {
             Ask::Make => {
                 let shared = Arc::clone(self);
                 let body = move |parker| {
-                    // A refusal was reported when the run was planned.
+                    // If the CPUs are refused, that was reported when the run was planned.
                     let _ = cpu::pin_to(&shared.cpus);
                     shared.serve(at, parker);
                 };
@@ -240,7 +242,7 @@ impl Lists {
                 let thread = thread::Builder::new().name(format!("old-wq-{}", threads.len()));
                 match Parker::new().and_then(|parker| thread.spawn(move || body(parker))) {
                     Ok(thread) => threads.push(thread),
-                    // As in the kernel, the next item or the next worker that blocks tries again.
+                    // Like in the kernel, the next item or the next worker that blocks tries again.
                     Err(_) => {
                         let mut list = self.lock(&self.shards[at]).0;
                         list.running -= 1;
@@ -251,7 +253,7 @@ impl Lists {
         }
     }
 
-    /// Runs an item. Returns its hash, which the caller marks as free under the lock of its next acquisition.
+    /// Runs an item. Returns its hash. The caller marks the hash as free when it takes the lock next.
     fn run(self: &Arc<Self>, (item, hash): Taken, at: usize, backs: &mut Vec<Back>) -> Option<usize> {
         if let (Some(clock), Some(starts)) = (&self.clock, &self.starts) {
             starts.add_shared(clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued)));
@@ -308,7 +310,8 @@ impl Lists {
         None
     }
 
-    /// Takes the lock by trying (O1). Returns the time of acquisition too. Counts waiting only if the first try failed.
+    /// Takes the lock by trying (O1). Returns the guard and the time of acquisition. Counts waiting only if the first
+    /// try failed.
     fn lock<'a>(&self, shard: &'a Shard) -> (MutexGuard<'a, List>, u64) {
         let cycles = || self.clock.as_ref().map_or(0, Clock::cycles);
         let longest = self.clock.as_ref().map_or(0, |clock| clock.ns_to_cycles(PREEMPTED_NS));
@@ -351,7 +354,7 @@ fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
     }
 }
 
-/// In the simulation waiters queue as in the kernel's queued spinlock, each spinning on a word of its own.
+/// In the simulation waiters queue like in the kernel's queued spinlock, where each spins on a word of its own.
 #[cfg(sheave_mesi)]
 fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
     Some(list.lock().unwrap_or_else(PoisonError::into_inner))
@@ -361,8 +364,8 @@ fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
 pub struct OldClient {
     shared: Arc<Lists>,
     client: u32,
-    /// For pools without threads, as the next two: the return paths, the hash that still counts as running by list, and
-    /// the list to take from next.
+    /// This field and the next two are used in pools without threads: the return paths, then for each list the hash
+    /// that still counts as running, then the list to take from next.
     backs: Vec<Back>,
     left: Vec<Option<usize>>,
     at: usize,
@@ -370,7 +373,7 @@ pub struct OldClient {
 }
 
 impl Client for OldClient {
-    /// Queues an item under the lock at once, as the kernel does, and not in `commit`.
+    /// Queues an item under the lock at once, like the kernel does, and not in `commit`.
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
         let shared = &self.shared;
         let flags = hash.map_or(0, |hash| HASHED | (hash % HASHES as u32) << HASH_SHIFT);
@@ -381,7 +384,7 @@ impl Client for OldClient {
         self.next += 1;
         let (mut list, since) = shared.lock(&shared.shards[at]);
         if !shared.flags_once {
-            // The kernel reads the account and the hash from the flags under the lock, each by a read of its own.
+            // The kernel reads the account and the hash from the flags under the lock, with a separate read for each.
             let unbound = item.flags.load(Ordering::Relaxed) & UNBOUND;
             let hash = item.flags.load(Ordering::Relaxed) >> HASH_SHIFT;
             list.flag_reads += 2;
@@ -468,7 +471,7 @@ mod tests {
     #[test]
     fn a_worker_is_made_for_each_item_that_finds_none_free_and_no_more_than_may_be() {
         for (items, made) in [(1, 1), (2, 2), (3, 3), (8, 3)] {
-            // No item blocks, and none ends before the last is queued.
+            // No item blocks, and none ends before the last one is queued.
             let flood = Flood { work: Work::Spin(std::time::Duration::from_millis(5)), ..flood() };
             let pool = OldPool::new(&flood, false, true, false);
             let mut engine = PoolEngine::new(64, 0, true, |back| Ok(pool.client(0, back))).expect("an engine");

@@ -1,7 +1,7 @@
 //! An engine over a pool without a ring, and the return path of results that all pools here share.
 //!
-//! Results return through the queue and the parker that a ring uses, whatever pool runs the items, so that arms differ
-//! in their queues and workers alone.
+//! Whatever pool runs the items, results return through the queue and the parker that a ring uses. So arms differ only
+//! in their queues and workers.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use sheave_load::looper::{Driven, Looper, Until};
 use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 
-/// Time that a submitter polls for results before it sleeps, as a ring does.
+/// Time for which a submitter polls for results before it sleeps, like a ring does.
 const SPIN: Duration = Duration::from_micros(10);
 
 /// A submitter of a pool.
@@ -26,7 +26,7 @@ pub trait Client {
     fn queue(&mut self, slot: u32, hash: Option<u32>);
     /// Submits the queued slots.
     fn commit(&mut self);
-    /// Runs some items on this thread in a pool without threads. Returns false if there are none, or the pool has
+    /// In a pool without threads, runs some items on this thread. Returns false if there are none, or if the pool has
     /// threads.
     fn step(&mut self) -> bool;
 }

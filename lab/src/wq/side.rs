@@ -1,4 +1,4 @@
-//! The sides that are measured. Each makes its pool for one turn and drops it again.
+//! The sides that are measured. Each side makes its pool for one turn and then drops it.
 
 use sheave_uring::IoWq;
 use sheave_uring::io_wq::{LockStats, Pool, PoolOptions};
@@ -17,11 +17,11 @@ pub enum Side {
     Kernel,
 }
 
-/// A use of a side's pool while it exists.
+/// A piece of work that needs the pool of a side.
 pub trait Use {
     type Out;
-    /// Called once with the pool. `make` returns a submitter's engine for the calling thread, `figures` the pool's own
-    /// counts.
+    /// Called once with the pool. `make` returns an engine for a submitter on the calling thread. `figures` returns the
+    /// counts of the pool.
     fn with<E: Driven>(
         self,
         make: impl Fn() -> Result<E, LoadError> + Sync,
@@ -34,7 +34,7 @@ impl Side {
         Self::Ours(arm)
     }
 
-    /// Runs one turn. Measures the pool's locks and start latencies too if `measure` is set.
+    /// Runs one turn. If `measure` is true, also measures the pool's locks and start latencies.
     pub fn turn(self, flood: &Flood, measure: bool) -> Result<Turn, LoadError> {
         self.with(flood, measure, OneTurn(flood))
     }
@@ -78,8 +78,8 @@ fn stealing<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, Loa
         measure,
         cpus: flood.worker_cpus.clone(),
         stepped: flood.stepped,
-        // Off: with help a ring takes short items back before it waits, and wakes no worker for them until then. This
-        // client does neither.
+        // Off, because with help a ring takes short items back before it waits, and wakes no worker for them until
+        // then. This client does neither.
         help: false,
         ..PoolOptions::default()
     });

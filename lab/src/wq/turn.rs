@@ -1,7 +1,7 @@
-//! One turn of one side: submitters in step, each with the loop of all benches over an engine of its own.
+//! One turn of one side: submitters that run together, each with the loop of all benches over an engine of its own.
 //!
 //! * I1. Every submitter passes every gate, also after an error, so that no thread waits at one for ever.
-//! * I2. Time, CPU time and context switches are measured between two gates, when all submitters are warm and none has
+//! * I2. Time, CPU time and context switches are measured between two gates, while all submitters are warm and none has
 //!   ended.
 
 use std::sync::{Arc, Barrier};
@@ -29,19 +29,19 @@ pub struct Turn {
     pub pool: PoolFigures,
 }
 
-/// The pool's own counts. All are 0 for the kernel's pool, which has no counters to read.
+/// The counts of a pool. All are 0 for the kernel's pool, which has no counters that can be read.
 #[derive(Clone, Debug, Default)]
 pub struct PoolFigures {
     pub created: u64,
-    /// Acquisitions of the pool's locks.
+    /// Number of acquisitions of the pool's locks.
     pub taken: u64,
-    /// Acquisitions of a lock that another thread held.
+    /// Number of acquisitions of a lock that another thread held.
     pub contended: u64,
-    /// Number of reads of items' flag words, in arms that count them; 0 in others.
+    /// Number of reads of items' flag words in arms that count them; 0 in other arms.
     pub flag_reads: u64,
-    /// Time for which the locks were held, if measured.
+    /// Time for which the locks were held, in ns, if it was measured.
     pub hold_ns: u64,
-    /// Time spent waiting for the locks, if measured.
+    /// Time spent waiting for the locks, in ns, if it was measured.
     pub wait_ns: u64,
     /// CPU time of those waits, which is the part that was not slept.
     pub wait_cpu_ns: u64,
@@ -50,7 +50,7 @@ pub struct PoolFigures {
 }
 
 impl PoolFigures {
-    /// Returns the counts since `earlier`, except that `created` counts from the start of the pool.
+    /// Returns the difference to the counts in `earlier`. `created` stays the number since the start of the pool.
     fn since(self, earlier: &Self) -> Self {
         let before = |bound| earlier.starts.iter().find(|cell| cell.0 == bound).map_or(0, |cell| cell.1);
         Self {
@@ -101,7 +101,7 @@ pub fn run<E: Driven>(
             })
             .collect();
         gate.wait();
-        // Nothing is in flight, so that all counts of the pool so far belong to the warm-up.
+        // Nothing is in flight, so all counts of the pool so far belong to the warm-up.
         let warm_up = figures();
         let (watch, switches) = (meter.start(), switches());
         gate.wait();
@@ -150,7 +150,7 @@ fn submitter<E: Driven>(
         Ok(looper)
     });
     gate.wait();
-    // Dropping the last looper ends the pool's threads, so that their context switches are read before.
+    // Dropping the last looper ends the pool's threads, so their context switches are read before.
     gate.wait();
     let looper = ran?;
     match looper.first_error() {
@@ -159,7 +159,7 @@ fn submitter<E: Driven>(
     }
 }
 
-/// Returns the context switches of all living threads of the process, the kernel's workers included.
+/// Returns the number of context switches of all living threads of the process, the kernel's workers included.
 fn switches() -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());

@@ -217,7 +217,7 @@ pub struct JobSays {
 }
 
 impl BenchArgs {
-    /// Fills in the settings of the job file, if there is one, where the command line leaves them open.
+    /// Fills in the settings of the job file, if there is one. Values given on the command line stay.
     pub fn with_job(mut self) -> Result<Self, LoadError> {
         let Some(path) = self.job.clone() else { return Ok(self) };
         let job = Job::open(&path)?;
@@ -259,17 +259,17 @@ impl BenchArgs {
         Ok(self)
     }
 
-    /// I/Os in flight, per thread.
+    /// Returns the number of I/Os in flight, for each thread.
     pub fn depth(&self) -> u32 {
         self.depth.unwrap_or(32)
     }
 
-    /// Number of pairs of turns in a comparison.
+    /// Returns the number of pairs of turns in a comparison.
     pub fn pairs(&self) -> u32 {
         self.pairs.unwrap_or(5)
     }
 
-    /// Options of a thread's engine.
+    /// Returns the options of a thread's engine.
     pub fn engine(&self) -> EngineOpts {
         EngineOpts {
             depth: self.depth(),
@@ -284,7 +284,7 @@ impl BenchArgs {
 }
 
 impl BenchArgs {
-    /// Builder of a thread's ring; `pieces` is the maximum number of pieces of an I/O.
+    /// Returns the builder of a thread's ring. `pieces` is the largest number of pieces of an I/O.
     pub fn ring(&self, pieces: u32) -> RingBuilder {
         let mut ring = self.engine().ring(pieces);
         if let Some(age) = self.stamp_age {

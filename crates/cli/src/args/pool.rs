@@ -161,7 +161,7 @@ pub enum ChecksumArg {
 }
 
 impl ChecksumArg {
-    /// Returns the kind as pools define it.
+    /// Returns the same kind as a type of `sheave_vol`.
     pub fn kind(self) -> sheave_vol::Checksum {
         match self {
             Self::None => sheave_vol::Checksum::None,

@@ -1,4 +1,4 @@
-//! Parsers of arguments, and the help texts.
+//! Tests of the parsers of arguments and of the help texts.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn switches_read_with_and_without_a_value() {
     assert!(!parse("sheave bench null: --stats off").stats.is_on());
 }
 
-/// Splits a line of shell into words, up to a pipe, a second command or a comment.
+/// Splits a line of shell into words. Ends at a pipe, a second command or a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut all, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in line.chars().chain([' ']) {
@@ -90,8 +90,8 @@ fn every_command_has_examples_and_each_is_one() {
     assert!(examples > 60, "{examples}");
 }
 
-/// The help of every command, including its usage line, fits a narrow terminal: everything that clap cannot wrap is
-/// short.
+/// The help of every command, including its usage line, fits on a narrow terminal, because everything that clap cannot
+/// wrap is short.
 #[test]
 fn every_help_fits_sixty_columns() {
     fn look(command: &clap::Command, path: &str) {

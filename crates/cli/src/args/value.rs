@@ -1,4 +1,4 @@
-//! Parsers of single argument values. Each error tells what is wrong and gives an example.
+//! Parsers of single argument values. Each error names what is wrong and gives an example.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub use sheave_daemon::value::{export_name, low_water, mode, own_name, size, sna
 use sheave_load::Rw;
 pub use sheave_load::value::{CpuList, count, cpu_list, duration};
 
-/// Parser of an access pattern.
+/// Returns a parser of access patterns.
 pub fn rw() -> impl TypedValueParser<Value = Rw> {
     let names = Rw::ALL.map(|rw| PossibleValue::new(rw.name()).help(rw.what()));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Rw>())
@@ -49,12 +49,12 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
     Err(format!("{bytes} bytes is no multiple of 4096; the next one is {}", bytes.next_multiple_of(4096)))
 }
 
-/// Parses the size of a volume, or 0 for one that grows.
+/// Parses the size of a volume. `0` is allowed for a volume that grows.
 pub fn volume_size_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { volume_size(text) }
 }
 
-/// A new size, absolute or relative.
+/// A new size: absolute, or relative to the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewSize {
     /// Set to this size.

@@ -18,12 +18,12 @@ pub struct VolArgs {
 }
 
 impl VolArgs {
-    /// The allocation unit.
+    /// Returns the allocation unit in bytes.
     pub fn block(&self) -> u64 {
         self.block.unwrap_or(64 << 10)
     }
 
-    /// The checksums.
+    /// Returns the kind of checksums.
     pub fn checksum(&self) -> ChecksumArg {
         self.checksum.unwrap_or(ChecksumArg::None)
     }

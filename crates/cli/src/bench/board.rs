@@ -1,7 +1,7 @@
 //! State that the threads of a run share with the progress display: phase, goal, counts and latencies.
 //!
 //! * I1. The phase changes only while every thread waits at the gate, so that counts belong to one phase. The display
-//!   may read in between, and then shows a state that is a moment old.
+//!   may read the state at any time, and may show one that is a moment old.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,12 +39,12 @@ impl Phase {
     }
 }
 
-/// End of a phase, for the bar and its ETA.
+/// End of a phase. The bar and the estimate of the remaining time are computed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Number of I/Os.
+    /// The phase ends after this number of I/Os.
     Ios(u64),
-    /// Duration.
+    /// The phase ends after this time.
     Time(Duration),
 }
 
@@ -54,7 +54,7 @@ pub struct Stage {
     pub phase: Phase,
     pub goal: Goal,
     pub since: Instant,
-    /// Incremented with each stage.
+    /// Number of the stage, which increases by one with each stage.
     pub number: u32,
 }
 
@@ -62,7 +62,7 @@ pub struct Stage {
 pub struct Board {
     lanes: Vec<Arc<Lane>>,
     stage: Mutex<Stage>,
-    /// Pairs of turns that a comparison has completed.
+    /// Number of pairs of turns that a comparison has completed.
     pub pairs_done: AtomicU64,
     turns: Mutex<Turns>,
 }
@@ -75,7 +75,7 @@ struct Turns {
 }
 
 impl Board {
-    /// A board for this number of threads, with a lane for each.
+    /// Makes a board for this number of threads, with a lane for each.
     pub fn new(threads: u32) -> Self {
         let stage = Stage { phase: Phase::Setup, goal: Goal::Ios(0), since: Instant::now(), number: 0 };
         Self {
@@ -112,7 +112,7 @@ impl Board {
         turns.ended += took;
     }
 
-    /// Time during which the counts of this stage were collected: in a comparison, only our turns.
+    /// Returns the time during which the counts of this stage were collected. In a comparison, only our turns count.
     pub fn counted_for(&self) -> Duration {
         let stage = self.stage();
         if stage.phase != Phase::Compare {
@@ -124,11 +124,11 @@ impl Board {
 
     /// Counts a completed pair of turns.
     pub fn pair_done(&self) {
-        // Relaxed: shown, nothing depends on it.
+        // Relaxed: the number is only shown.
         self.pairs_done.fetch_add(1, Relaxed);
     }
 
-    /// Sum of the counts of all lanes.
+    /// Returns the sum of the counts of all lanes.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for lane in &self.lanes {
@@ -137,7 +137,7 @@ impl Board {
         sum
     }
 
-    /// Latencies of all lanes.
+    /// Returns the latencies of all lanes together.
     pub fn latency(&self) -> Histogram<u64> {
         let mut report = report_histogram();
         for lane in &self.lanes {

@@ -1,6 +1,6 @@
 //! Comparison of two sides in alternating turns on one core: ours, theirs, ours, theirs.
 //!
-//! Each pair gives a ratio of IOPS and one of CPU time per I/O. The median over the pairs is reported, so that a
+//! Each pair gives a ratio of IOPS and a ratio of CPU time per I/O. The median over the pairs is reported, so that a
 //! disturbance of one turn (another guest on the host, a page cache flush) does not matter. Ratios are ours divided by
 //! theirs: IOPS above 1 and CPU below 1 are in our favour. Each median has its 95 % interval, if there are enough pairs
 //! for one ([`interval`]).
@@ -58,35 +58,35 @@ pub struct Comparison {
     pub name: String,
     /// Number of completed pairs.
     pub pairs: usize,
-    /// Median over the peer's turns.
+    /// Median of the I/Os a second over the peer's turns.
     pub iops: f64,
-    /// Median over the peer's turns.
+    /// Median of the CPU time per I/O in ns over the peer's turns.
     pub cpu_ns_per_io: f64,
-    /// Wall time per I/O: median over the peer's turns.
+    /// Median of the wall time per I/O in ns over the peer's turns.
     pub ns_per_io: f64,
-    /// Wall time per I/O, ours minus theirs: median over the pairs.
+    /// Wall time per I/O in ns, ours minus theirs: the median over the pairs.
     pub more_ns_per_io: f64,
-    /// CPU time per I/O, ours minus theirs: median over the pairs.
+    /// CPU time per I/O in ns, ours minus theirs: the median over the pairs.
     pub more_cpu_ns_per_io: f64,
-    /// IOPS, ours divided by theirs: median over the pairs.
+    /// IOPS, ours divided by theirs: the median over the pairs.
     pub ratio_iops: f64,
-    /// CPU time per I/O, ours divided by theirs: median over the pairs.
+    /// CPU time per I/O, ours divided by theirs: the median over the pairs.
     pub ratio_cpu: f64,
     /// Smallest and largest ratio of IOPS among the pairs.
     pub ratio_iops_range: [f64; 2],
     /// 95 % interval of `ratio_iops`; `None` with fewer than six pairs.
     pub ratio_iops_95: Option<[f64; 2]>,
-    /// 95 % interval of `ratio_cpu`.
+    /// 95 % interval of `ratio_cpu`; `None` with fewer than six pairs.
     pub ratio_cpu_95: Option<[f64; 2]>,
-    /// Probability that such an interval covers the true median: the smallest value of at least 0.95 that this number
-    /// of pairs allows.
+    /// Probability that one of these intervals contains the true median: the smallest value of at least 0.95 that this
+    /// number of pairs allows.
     pub interval_coverage: Option<f64>,
     /// Method of calculating the intervals.
     pub interval_method: &'static str,
 }
 
 impl Comparison {
-    /// Evaluates pairs of (ours, theirs); returns `None` if there is none.
+    /// Computes the figures from pairs of (ours, theirs). Returns `None` if there is no pair.
     pub fn of(name: String, pairs: &[(Turn, Turn)]) -> Option<Self> {
         let over = |figure: fn(&(Turn, Turn)) -> f64| median(pairs.iter().map(figure).collect());
         let iops = |(ours, theirs): &(Turn, Turn)| ours.iops() / theirs.iops();
@@ -131,9 +131,9 @@ pub struct Arena<'a> {
     pub plan: &'a Plan,
     /// Range of blocks.
     pub part: Part,
-    /// The file is opened with O_DIRECT.
+    /// True if the file is opened with O_DIRECT.
     pub direct: bool,
-    /// The raw device beside a volume.
+    /// The raw device with which a volume is compared.
     pub raw: Option<&'a RawPeer>,
     /// Memory of a ram device.
     pub memory: Option<&'a RamMemory>,
@@ -224,8 +224,8 @@ impl Theirs {
         })
     }
 
-    /// Opens the raw device, and writes its range once, as was done for the volume. If that is interrupted, so are the
-    /// turns, and there is no pair.
+    /// Opens the raw device and writes its range once, like that of the volume. If this is interrupted, the turns are
+    /// too, and there is no pair.
     fn raw(arena: &Arena<'_>, until: &Until, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         let engine = SheaveEngine::built(args.ring(1), |ring| ring.attach(&raw.device), &args.engine())?;

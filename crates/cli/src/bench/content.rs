@@ -1,13 +1,13 @@
-//! Protection of data that a run would overwrite: checks the content of files before one is opened for writing.
+//! Protection of data that a run would overwrite: the contents of files are checked before one is opened for writing.
 //!
-//! Files that bench wrote itself may be written again, because their blocks can be recognised ([`block::left`]). Any
-//! other content requires `--overwrite`. So do blocks larger than its own that an unverified run of reads and writes
-//! has partly overwritten. Owns the extent of the check, and the messages.
+//! Files that bench itself has written may be written again, because their blocks can be recognised ([`block::left`]).
+//! Any other contents require `--overwrite`. That includes larger blocks of an earlier run that a run of reads and
+//! writes without verification has partly overwritten. Owns the extent of the check, and the messages.
 //!
-//! * C1. A file of at most [`WHOLE`] bytes is read completely. Of a larger file, the first [`MAX_LEN`] bytes are read,
-//!   then a piece at each of up to [`PLACES`] evenly spaced positions, at which blocks of every usual length begin, and
-//!   one at the start of each of up to [`PLACES`] data extents if the file has holes.
-//! * C2. Block devices and devices of servers are not checked: they are never overwritten without `--overwrite`,
+//! * C1. A file of at most [`WHOLE`] bytes is read completely. Of a larger file, three kinds of ranges are read: the
+//!   first [`MAX_LEN`] bytes, a piece at each of up to [`PLACES`] evenly spaced positions, at which blocks of every
+//!   usual length begin, and, if the file has holes, a piece at the start of each of up to [`PLACES`] data extents.
+//! * C2. Block devices and devices of servers are not checked. They are never overwritten without `--overwrite`,
 //!   whatever devices are stacked on them.
 
 use std::fs::File;
@@ -28,11 +28,11 @@ use crate::pool::signature;
 const WHOLE: u64 = 256 << 20;
 /// Maximum number of positions in a larger file (C1).
 const PLACES: u64 = 4096;
-/// Length of a read, and of the piece at each position: more than the longest block.
+/// Length of a read, which is more than the longest block, and below it the length of the piece at each position.
 const WINDOW: usize = 2 * MAX_LEN;
 const PIECE: usize = 64 << 10;
-/// Kinds of devices that are empty before a run, or whose files are checked (C2). The last three contain other devices,
-/// which are checked.
+/// Kinds of devices that are empty before a run, or whose files are checked (C2). The last three are stacked on other
+/// devices, which are checked.
 const LOOKED_AT: [&str; 6] = ["null", "ram", "file", "fault", "partition", "linear"];
 
 /// Returns the file or block device of a spec `file:...`.
@@ -67,7 +67,7 @@ pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
                 .fix("add --overwrite if nothing on the device is needed, or use a file"));
         }
         let is_file = found.is_ok_and(|meta| meta.is_file());
-        // A file that cannot be read cannot be opened for the run either, and that failure explains why.
+        // A file that cannot be read cannot be opened for the run either, and the error of that open explains why.
         let found = File::open(&path).ok().filter(|_| is_file).map(|file| look(&file)).transpose();
         let found = found.map_err(|err| {
             Failure::run(format!("cannot read {}, which this run would overwrite: {err}", path.display()))
@@ -80,8 +80,8 @@ pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns true if a device without another under it stores its data where it is not checked. A spec of an unknown kind
-/// is let through: it fails to open, with a better message.
+/// Returns true if a device with no other device under it stores its data where the data is not checked. Returns false
+/// for a spec of an unknown kind, which fails to open with a better message.
 fn is_far(leaf: &str) -> bool {
     leaf.split_once(':').is_some_and(|(kind, _)| place::is_kind(kind) && !LOOKED_AT.contains(&kind))
 }
@@ -91,7 +91,7 @@ fn refused(path: &Path, what: &str) -> Failure {
         .fix("add --overwrite if nothing in it is needed, or name a file that does not exist yet, with its size=")
 }
 
-/// Describes the content of a file that bench did not write.
+/// Describes foreign contents of a file. Returns `None` if bench has written everything in it.
 fn look(file: &File) -> io::Result<Option<String>> {
     let len = file.metadata()?.len();
     let Some(at) = foreign(file, len)? else { return Ok(None) };
@@ -117,7 +117,7 @@ fn foreign(file: &File, len: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Positions at which data extents of a file begin; empty if its file system does not report holes.
+/// Returns the positions at which data extents of a file begin; none if its file system does not report holes.
 fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -127,7 +127,7 @@ fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Drops the first `range` bytes of a file that is read through the page cache from it, except dirty pages.
+/// Drops the first `range` bytes of a file from the page cache, except dirty pages, if the file is read through it.
 pub fn drop_pages(path: &Path, range: u64) -> Result<(), Failure> {
     let drop =
         || rustix::fs::fadvise(File::open(path)?, 0, NonZeroU64::new(range), Advice::DontNeed).map_err(Into::into);
@@ -152,7 +152,7 @@ pub fn data_bytes(file: &File, range: u64) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the first block with foreign content that begins at `from` or later, and before `to`.
+/// Returns the position of the first block with foreign contents that begins at `from` or later, and before `to`.
 fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     let (mut pos, mut window, mut start) = (from, Vec::new(), from);
     let mut want = usize::try_from(to - from).unwrap_or(WINDOW).clamp(PIECE, WINDOW);
@@ -177,7 +177,7 @@ fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Reads up to `len` bytes; fewer at the end of the file.
+/// Reads `len` bytes, or fewer at the end of the file.
 fn read(file: &File, pos: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut have = 0;
@@ -301,7 +301,7 @@ mod tests {
         ] {
             refuse_to_overwrite(spec).expect(spec);
         }
-        // Any block device of this machine; it is not opened.
+        // Uses any block device of this machine. It is not opened.
         let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
         let Some(device) =
             devices.map(|entry| std::path::Path::new("/dev").join(entry.file_name())).find(|path| path.exists())

@@ -4,7 +4,7 @@ use sheave_base::status::Errno;
 use sheave_daemon::failure::Failure;
 use sheave_load::looper::IoError;
 
-/// Describes an error; `size_bytes` is the current size of the device.
+/// Describes a failed I/O. `size_bytes` is the current size of the device.
 pub fn explain(error: IoError, bs: u32, size_bytes: u64) -> Failure {
     let what = if error.write { "write" } else { "read" };
     let place = format!("{what} of {bs} bytes at byte {}", error.offset);

@@ -1,4 +1,4 @@
-//! The plan of a run: arguments checked in combination, then against the device.
+//! The plan of a run: the arguments are checked in combination, then against the device.
 //!
 //! Everything that can be refused is refused here, before a byte is written.
 
@@ -19,26 +19,26 @@ use crate::bench::storage::Target;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub args: BenchArgs,
-    /// The thing that the spec names.
+    /// The kind of device that the spec names.
     pub target: Target,
-    /// I/Os per submission.
+    /// Number of I/Os per submission.
     pub batch: u32,
-    /// I/Os that a wait waits for.
+    /// Number of I/Os that a wait waits for.
     pub complete: u32,
     /// Time limit; `None` if only the number of I/Os limits the run.
     pub runtime: Option<Duration>,
     /// CPU of each thread; empty if threads are not pinned.
     pub cpus: Vec<usize>,
-    /// Write the range before the run.
+    /// True if the range is written before the run.
     pub fill: bool,
 }
 
 /// The part of the device that one thread uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// First byte.
+    /// Offset of the first byte.
     pub base: u64,
-    /// Length in blocks of `bs` bytes.
+    /// Length in blocks of `bs` bytes each.
     pub blocks: u64,
 }
 
@@ -66,8 +66,8 @@ impl Plan {
         let ends = args.ios.is_some() || args.says.as_ref().is_some_and(|says| says.work.is_some());
         let runtime = args.runtime.or((!ends).then_some(Duration::from_secs(5)));
         let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
-        // Reading blocks that were never written is cheap, and the first write of each is expensive; both would falsify
-        // the result.
+        // A read of a block that was never written takes less time, and the first write of a block takes more. Both
+        // would falsify the result.
         let fresh = match &target {
             Target::Ram => args.rw.reads(),
             Target::File(path) => !path.exists() && (args.rw != Rw::Write || args.compare.is_some()),
@@ -119,8 +119,8 @@ impl Plan {
         self.args.ios = each.map(|ios| ios.saturating_mul(u64::from(self.args.threads)));
     }
 
-    /// Returns the part of thread `index` of the range. Threads with random I/O share the range unless they verify: if
-    /// two wrote the same block, neither would know which data it must contain.
+    /// Returns the part of the range that thread `index` uses. Threads with random I/O share the range unless they
+    /// verify: if two of them wrote the same block, neither would know its contents.
     pub fn part(&self, range: u64, index: u32) -> Part {
         let blocks = range / u64::from(self.args.bs);
         if self.args.rw.random() && !self.args.verify {
@@ -159,7 +159,7 @@ impl Plan {
         })
     }
 
-    /// Returns true if anything is written.
+    /// Returns true if the run writes anything, before or during its measured part.
     pub fn writes(&self) -> bool {
         self.fill || writes(&self.args)
     }
@@ -173,7 +173,7 @@ impl Plan {
     }
 }
 
-/// Returns a part of a range in percent, rounded down.
+/// Returns the size of a part of a range in percent, rounded down.
 pub fn percent_of(part: u64, range: u64) -> u64 {
     (u128::from(part) * 100 / u128::from(range.max(1))) as u64
 }
@@ -182,8 +182,8 @@ fn writes(args: &BenchArgs) -> bool {
     args.rw.writes() || args.verify || args.fill
 }
 
-/// Fails if the run would overwrite existing data. A pool in memory is created for the run. The data of a volume in an
-/// existing pool is checked when the pool is open.
+/// Fails if the run would overwrite existing data. A pool in memory has none, because it is created for the run. The
+/// data of a volume in an existing pool is checked once the pool is open.
 fn refuse_to_overwrite(args: &BenchArgs, target: &Target, fill: bool) -> Result<(), Failure> {
     match target {
         _ if args.overwrite => Ok(()),
@@ -196,7 +196,7 @@ fn refuse_to_overwrite(args: &BenchArgs, target: &Target, fill: bool) -> Result<
     }
 }
 
-/// Refuses options without effect: a user who gives one expects an effect.
+/// Refuses options that would have no effect, because a user who gives one expects an effect.
 fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let in_memory = matches!(target, Target::Volume(place) if place.pool.is_volatile());
     let of_the_pool = "is for the pool that a run makes for vol: in memory";
@@ -240,7 +240,7 @@ fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failur
     }
 }
 
-/// The failure for a device that cannot be polled.
+/// Returns the failure for a device that cannot be polled.
 pub fn no_poll(what: &str) -> Failure {
     Failure::usage(format!("--poll: {what} cannot be polled for completions"))
         .fix("leave it out; null: and ram: can be polled, and block devices with poll queues of the kernel's")
@@ -306,8 +306,8 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
     }
 }
 
-/// Returns a CPU for each thread: those of --cpu in their order, otherwise the allowed CPUs from the last downward,
-/// since interrupts and other programs prefer the first.
+/// Returns a CPU for each thread: the CPUs of --cpu in their order, otherwise the allowed CPUs from the last one down,
+/// because interrupts and other programs prefer the first.
 fn place(args: &BenchArgs) -> Result<Vec<usize>, Failure> {
     let choice = match &args.cpu {
         Some(list) => list.allowed()?.to_vec(),

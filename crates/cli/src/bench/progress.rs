@@ -19,7 +19,8 @@ use sheave_load::live::Counts;
 /// Interval between updates of the bar, and between lines.
 const BAR_TICK: Duration = Duration::from_millis(250);
 const LINE_TICK: Duration = Duration::from_secs(5);
-/// Over a shorter time, a rate depends more on when the counts were published than on the run.
+/// Shortest time over which a rate is computed. Over a shorter time, the rate would depend more on when the counts were
+/// published than on the run.
 const SHORTEST: Duration = Duration::from_millis(20);
 
 /// Shows the run until all senders of `finished` are dropped.
@@ -34,12 +35,12 @@ pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Recei
             break;
         }
         let sample = Sample::take(board);
-        // Rates are calculated within one stage only.
+        // Rates are computed only from two samples of the same stage.
         let before = last.as_ref().filter(|last| last.stage.number == sample.stage.number);
         if before.is_none() {
             speed = None;
         }
-        // During the other side's turn of a comparison, our last rate remains.
+        // During the other side's turn of a comparison, our last rate stays on the display.
         speed = before.and_then(|last| sample.since(last)).or(speed);
         match &bar {
             Some(bar) => {
@@ -92,8 +93,8 @@ impl Sample {
         Self { stage: board.stage(), counts: board.counts(), counted: board.counted_for() }
     }
 
-    /// Returns the rates since an earlier sample; `None` if nothing was counted in between, because the other side of a
-    /// comparison had its turn.
+    /// Returns the rates since an earlier sample. Returns `None` if nothing was counted between the samples, because
+    /// the other side of a comparison had its turn.
     fn since(&self, last: &Self) -> Option<Speed> {
         let time = self.counted.saturating_sub(last.counted);
         if time < SHORTEST {
@@ -111,7 +112,7 @@ impl Sample {
     /// Returns the completed share of the stage, in thousandths.
     fn permille(&self, board: &Board, args: &BenchArgs) -> u64 {
         if self.stage.phase == Phase::Compare {
-            // Relaxed: shown, nothing depends on it.
+            // Relaxed: the number is only shown.
             let done = board.pairs_done.load(sheave_base::sync::atomic::Ordering::Relaxed);
             return done * 1000 / u64::from(args.pairs());
         }
@@ -123,7 +124,7 @@ impl Sample {
         (share * 1000.0).clamp(0.0, 1000.0) as u64
     }
 
-    /// Estimates the remaining time, from the pace so far.
+    /// Estimates the remaining time from the pace so far.
     fn eta(&self, permille: u64) -> Option<Duration> {
         let elapsed = self.stage.since.elapsed();
         match permille {

@@ -24,34 +24,34 @@ pub struct Report {
     pub device: String,
     /// Access pattern.
     pub rw: &'static str,
-    /// Bytes per I/O.
+    /// Number of bytes per I/O.
     pub bs: u32,
-    /// I/Os in flight per thread.
+    /// Number of I/Os in flight, for each thread.
     pub depth: u32,
-    /// I/Os per submission.
+    /// Number of I/Os per submission.
     pub batch: u32,
-    /// I/Os that a wait waits for.
+    /// Number of I/Os that a wait waits for.
     pub batch_complete: u32,
-    /// All I/Os were NOPs.
+    /// True if all I/Os were NOPs.
     pub nop: bool,
     /// Number of threads.
     pub threads: u32,
-    /// Completions were polled for.
+    /// True if completions were polled for.
     pub poll: bool,
-    /// Buffers were registered.
+    /// True if buffers were registered.
     pub fixed_buffers: bool,
-    /// The ring kept statistics.
+    /// True if the ring kept statistics.
     pub stats: bool,
     /// Maximum age of a shared timestamp, if given: a time, or `unbounded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stamp_age: Option<String>,
     /// Seed of the access pattern.
     pub seed: u64,
-    /// Completed I/Os, including failed ones.
+    /// Number of completed I/Os, including failed ones.
     pub ios: u64,
-    /// Completed reads.
+    /// Number of completed reads.
     pub reads: u64,
-    /// Completed writes.
+    /// Number of completed writes.
     pub writes: u64,
     /// Wall time of the run.
     pub seconds: f64,
@@ -63,26 +63,26 @@ pub struct Report {
     pub ns_per_io: f64,
     /// CPU time of the process per successful I/O, without that of the progress display.
     pub cpu_ns_per_io: f64,
-    /// I/Os per submitting call.
+    /// Average number of I/Os per call that submitted some.
     pub ios_per_submit: f64,
-    /// I/Os per call that found completions.
+    /// Average number of I/Os per call that found completions.
     pub ios_per_reap: f64,
-    /// Mean latency.
+    /// Mean latency in ns.
     pub mean_ns: f64,
-    /// Median latency.
+    /// Median latency in ns.
     pub p50_ns: u64,
-    /// 99th percentile of the latency.
+    /// 99th percentile of the latency in ns.
     pub p99_ns: u64,
-    /// 99.9th percentile of the latency.
+    /// 99.9th percentile of the latency in ns.
     pub p999_ns: u64,
-    /// Maximum latency.
+    /// Largest latency in ns.
     pub max_ns: u64,
-    /// Failed I/Os.
+    /// Number of failed I/Os.
     pub errors: u64,
     /// Description of the first failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
-    /// The run was ended by Ctrl-C.
+    /// True if Ctrl-C ended the run.
     pub interrupted: bool,
     /// Notices of the device for its user.
     pub notices: Vec<String>,
@@ -121,7 +121,7 @@ impl Report {
         let Measured { counts, spent, latency } = measured;
         let args = &plan.args;
         let seconds = spent.wall_ns as f64 / 1e9;
-        // Failed I/Os moved no data and are often fast, so they would falsify the rates.
+        // Failed I/Os have moved no data and are often fast, so they would falsify the rates.
         let good = counts.good();
         let iops = if spent.wall_ns == 0 { 0.0 } else { good as f64 / seconds };
         let per_io = |total: u64| if good == 0 { 0.0 } else { total as f64 / good as f64 };

@@ -1,6 +1,6 @@
 //! Classification of device specs for a run of `sheave bench`, without opening a device.
 //!
-//! The module is not called target, since version control ignores folders of that name.
+//! The module is not called `target`, because version control ignores folders with that name.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ const TEMPORARY: &str = "bench";
 /// Kind of device that a spec names, as far as a run distinguishes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Keeps no data.
+    /// A device that keeps no data.
     Null,
     /// Memory that is empty at the start of each run.
     Ram,
@@ -54,7 +54,7 @@ pub fn size_of(spec: &str) -> Option<u64> {
     sheave_base::units::parse_size(size).ok()
 }
 
-/// Returns true if every write to the file of the spec is durable.
+/// Returns true if every write to the file that the spec names is durable.
 pub fn is_sync(spec: &str) -> bool {
     content::split_file(spec).is_some_and(|(_, options)| options.split(',').any(|item| item == "sync=on"))
 }

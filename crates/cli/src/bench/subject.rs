@@ -1,8 +1,8 @@
 //! The device that a run drives, or the volume in its pool (`vol:POOL#NAME`).
 //!
 //! A pool in memory (`vol:ram:size=1G`, `vol:null:size=1T`) is created for the run, with one volume. Any other pool
-//! must exist. Also owns the raw device that `--compare raw` uses beside the volume: one of the same kind as under the
-//! pool, never that one itself.
+//! must exist. Also owns the raw device with which `--compare raw` compares the volume. That device is of the same kind
+//! as the one under the pool, but never that one itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Subject {
         }
     }
 
-    /// Name in the report.
+    /// Returns the name for the report.
     pub fn name(&self) -> String {
         match self {
             Self::Device(device, _) => device.name().to_owned(),
@@ -71,7 +71,7 @@ impl Subject {
         }
     }
 
-    /// Current size.
+    /// Returns the current size in bytes.
     pub fn size_bytes(&self) -> u64 {
         match self {
             Self::Device(device, _) => device.size_bytes(),
@@ -96,7 +96,7 @@ impl Subject {
             .fix("add --fill, which writes the range first and makes the volume as large, or use a smaller --range"))
     }
 
-    /// Size of the smallest block.
+    /// Returns the size of the smallest block in bytes.
     pub fn block_bytes(&self) -> u32 {
         match self {
             Self::Device(device, _) => device.limits().logical_block,
@@ -112,7 +112,7 @@ impl Subject {
         }
     }
 
-    /// Returns the device, or the one under the pool.
+    /// Returns the device. For a volume it is the device under the pool.
     pub fn device(&self) -> &Device {
         match self {
             Self::Device(device, _) => device,
@@ -162,13 +162,13 @@ impl Subject {
 }
 
 impl InPool {
-    /// Returns how many of the volume's first `range` bytes were written.
+    /// Returns the number of bytes that were written among the first `range` bytes of the volume.
     fn written_bytes(&self, range: u64) -> Result<u64, PoolError> {
         let all = self.pool.volume_info(&self.place.name)?.written_bytes;
         if all == 0 || range >= sheave::File::size_bytes(&self.volume) {
             return Ok(all);
         }
-        // In pieces, because the extents of a large volume need much memory.
+        // This is done in pieces, because the extents of a large volume need much memory.
         const AT_ONCE: u64 = 1 << 30;
         let (mut pos, mut bytes) = (0, 0);
         while pos < range {
@@ -181,7 +181,7 @@ impl InPool {
     }
 }
 
-/// Fails if `--poll` is used with a device that cannot be polled: the run would search for completions that arrive by
+/// Fails if `--poll` is used with a device that cannot be polled: the run would poll for completions that arrive by
 /// themselves.
 fn refuse_poll(args: &BenchArgs, device: &Device) -> Result<(), Failure> {
     match args.poll.is_on() && !device.capabilities().polled {
@@ -190,8 +190,8 @@ fn refuse_poll(args: &BenchArgs, device: &Device) -> Result<(), Failure> {
     }
 }
 
-/// Returns the spec of the device. A run that only reads opens a file read-only: the file must not grow, and need not
-/// be writable.
+/// Returns the spec of the device. A run that only reads opens a file read-only, so that the file does not grow and
+/// need not be writable.
 fn spec_of(plan: &Plan) -> Result<String, Failure> {
     let spec = &plan.args.spec;
     let Target::File(path) = &plan.target else { return Ok(spec.clone()) };
@@ -266,8 +266,9 @@ struct InMemory {
 }
 
 impl InMemory {
-    /// A null device keeps exactly superblocks and journal, so that all data lies behind that part. A ram device
-    /// touches all its memory at the start, so that first writes do not include page faults of the host.
+    /// Returns the device in memory for a spec. A null device keeps exactly superblocks and journal, so all data lies
+    /// behind that part. A ram device touches all its memory at the start, so that first writes do not include page
+    /// faults of the host.
     fn of(spec: &str) -> Result<Self, Failure> {
         let as_it_is = |spec: String| Ok(Self { spec, journal: None, base: 0 });
         if let Some(rest) = spec.strip_prefix("ram:").filter(|rest| !rest.contains("touch=")) {
@@ -290,7 +291,7 @@ impl InMemory {
 /// value or the process, however that ends.
 pub struct RawPeer {
     pub device: Device,
-    /// First byte to use.
+    /// Offset of the first byte to use.
     pub base: u64,
 }
 

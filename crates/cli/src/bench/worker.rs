@@ -1,13 +1,13 @@
-//! The threads of a run, which go through the phases in step, each with its own ring.
+//! The threads of a run. They go through the phases together, each with its own ring.
 //!
 //! ```text
 //! setup -> [fill] -> run (or compare) -> [read back]
 //! ```
 //!
-//! * I1. Every thread passes every gate, whether its phase succeeded or not. After a gate at which one reported a
-//!   failure, none continues. So no thread waits for one that has left.
-//! * I2. The run is timed between two gates: from the moment at which all are ready until the last has reaped its last
-//!   I/O.
+//! * I1. Every thread passes every gate, whether its phase succeeded or not. After a gate at which a thread has
+//!   reported a failure, no thread continues. So no thread waits for one that has ended.
+//! * I2. The run is timed between two gates: from the moment when all threads are ready until the last thread has
+//!   reaped its last I/O.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
@@ -37,7 +37,7 @@ pub struct Crew {
     pub plan: Plan,
     /// Length of the range in use.
     pub range: u64,
-    /// The peer's file is opened with O_DIRECT.
+    /// True if the peer's file is opened with O_DIRECT.
     pub direct: bool,
     /// The raw device that the volume is compared with.
     pub raw: Option<RawPeer>,
@@ -101,17 +101,18 @@ impl Crew {
         }
     }
 
-    /// Time of the run phase.
+    /// Returns the time of the run phase.
     pub fn spent(&self) -> Spent {
         *lock(&self.spent)
     }
 
-    /// Latencies of the run phase, or of the earlier phase in which the run ended.
+    /// Returns the latencies of the run phase, or of the earlier phase in which the run ended.
     pub fn latency(&self) -> Histogram<u64> {
         lock(&self.latency).take().unwrap_or_else(|| self.board.latency())
     }
 
-    /// Waits for all threads. Returns true if all succeeded and are to continue (I1). One of them runs `then`.
+    /// Waits for all threads; one of them then calls `then`. Returns true if no thread has failed, so that all continue
+    /// (I1).
     fn gate(&self, well: bool, then: impl FnOnce()) -> bool {
         if !well {
             // Release: pairs with the acquire load below; the barrier orders it anyway.
@@ -164,7 +165,8 @@ impl Crew {
     }
 }
 
-/// The body of a thread. `_alive` is held to tell the progress display that the run continues.
+/// Runs the body of a thread. The caller passes `_alive` because the progress display runs until all threads have
+/// dropped theirs.
 pub fn work<E: Driven>(
     crew: &Crew,
     index: u32,
@@ -182,7 +184,7 @@ pub fn work<E: Driven>(
     if crew.plan.args.verify { verified(crew, index, engine?) } else { measured(crew, index, engine?) }
 }
 
-/// Fills if the plan says so, then runs or compares.
+/// Writes the range if the plan requires it, then runs or compares.
 fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;
@@ -234,7 +236,7 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     };
     crew.gate(outcome.is_ok(), || crew.end_run());
     if let Some(spent) = outcome? {
-        // Only our turns count as time of the run.
+        // Only our turns count as the time of the run.
         *lock(&crew.spent) = spent;
     }
     harvest.counts = looper.counts();
@@ -242,7 +244,7 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     Ok(harvest)
 }
 
-/// Fills if the run reads, runs, and reads back if it wrote; every block is verified.
+/// Writes the range if the run reads, runs, and reads back if the run wrote. Every block is verified.
 fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;

@@ -13,7 +13,7 @@ use super::remote::{Remote, nodes};
 use crate::args::control::{ClientArgs, ClientCommand, ExportArgs, ExportCommand, LimitArg};
 use crate::output;
 
-/// `sheave export`.
+/// Runs `sheave export`.
 pub fn export(args: &ExportArgs) -> Result<(), Failure> {
     match &args.command {
         ExportCommand::List { json } => {
@@ -89,8 +89,8 @@ pub fn done(as_json: bool, value: &Value, words: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Builds the request for an export: of a volume, whose pool is given by its location or its name in the daemon, or of
-/// a device.
+/// Builds the request for an export of a volume or a device. The pool of a volume is given as its location or as its
+/// name in the daemon.
 fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Result<t::AddExport, Failure> {
     let read_only = Some(read_only);
     let Some((pool, volume)) = spec.rsplit_once('#').filter(|_| !std::path::Path::new(spec).exists()) else {
@@ -116,7 +116,7 @@ fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Re
     Ok(t::AddExport { name, pool: Some(found), volume: Some(volume.into()), spec: None, read_only })
 }
 
-/// `sheave client`.
+/// Runs `sheave client`.
 pub fn client(args: &ClientArgs) -> Result<(), Failure> {
     let remote = connect(args.control.as_deref())?;
     match &args.command {
@@ -148,7 +148,7 @@ pub fn client(args: &ClientArgs) -> Result<(), Failure> {
     }
 }
 
-/// Connects to the daemon at `named`, or to the only one.
+/// Connects to the daemon at `named`. Without a name, connects to the only daemon.
 pub fn connect(named: Option<&std::path::Path>) -> Result<Remote, Failure> {
     let remote = Remote::only(named)?;
     remote.be_patient();

@@ -51,7 +51,7 @@ struct Extents {
 }
 
 impl Opened {
-    /// Opens a pool, or finds the daemon that holds it, and reports that.
+    /// Opens a pool, or finds the daemon that holds it. In the second case prints a note.
     pub fn open(place: &PoolPlace, access: Access) -> Result<Opened, Failure> {
         const RESCUE: &str = "a rescue reads a pool that nobody has open";
         if let Some(holder) = named(place)? {
@@ -83,7 +83,7 @@ impl Opened {
         }
     }
 
-    /// A pool that a daemon holds; reports that to the user.
+    /// Returns the pool that a daemon holds, and prints a note for the user.
     fn by_them(place: &PoolPlace, holder: Holder) -> Opened {
         output::note(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
         holder.remote.be_patient();
@@ -115,7 +115,8 @@ impl Opened {
         }
     }
 
-    /// Performs a change with `here`, or calls `method` of the daemon, whose reply has the volume.
+    /// Makes a change: calls `here` if the pool is open in this process, otherwise `method` of the daemon, whose reply
+    /// has the volume.
     fn change<P: serde::Serialize>(
         &self,
         name: &str,
@@ -172,7 +173,7 @@ impl Opened {
         }
     }
 
-    /// Returns the damage that an open with rescue has ignored.
+    /// Returns descriptions of the damage that was ignored when the pool was opened for a rescue.
     pub fn unsure(&self) -> Vec<String> {
         match &self.by {
             By::Us(pool) => pool.info().unsure,
@@ -212,7 +213,7 @@ impl Opened {
         self.change(name, here, "CreateVolume", there)
     }
 
-    /// Changes the size of a volume; `here` does it for a pool that is open here.
+    /// Changes the size of a volume. `here` is called if the pool is open in this process.
     pub fn resize(
         &self,
         name: &str,
@@ -276,7 +277,7 @@ impl Opened {
         }
     }
 
-    /// Returns the ranges in which a volume of `size` bytes reads differently from another.
+    /// Returns the ranges in which a volume of `size` bytes differs from another one.
     pub fn changes(
         &self,
         name: &str,

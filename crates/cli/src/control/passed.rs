@@ -1,6 +1,6 @@
 //! Files that a command opens and passes to a daemon.
 //!
-//! The command has the rights of its user. The daemon may lack access to the file, or find another one at that path.
+//! The command has the rights of its user. The daemon may lack access to the file, or find another file at that path.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -17,19 +17,21 @@ use crate::made::Made;
 pub struct Passed {
     /// The spec for the daemon, which has another working directory.
     pub spec: Option<String>,
-    /// Empty, or the same file opened twice: for reads and writes, and for the lock.
+    /// Empty, or two descriptors of the same file: one for reads and writes, and one for the lock.
     pub files: Vec<File>,
-    /// The file, if it was created here; removed unless it is kept. Dropped last, because the lock protects it.
+    /// The file, if it was created here. It is removed unless [`Passed::keep`] is called. Dropped last, because the
+    /// lock protects it.
     made: Option<Made>,
 }
 
 impl Passed {
-    /// Opens the file of a `file:` spec with the rights of this user, or creates it if the spec has a size. A file
-    /// under another device is left to the daemon, which refuses it unless this user has the daemon's rights.
+    /// Opens the file of a `file:` spec with the rights of this user, or creates it if the spec has a size. If the file
+    /// is under another device in the spec, only the daemon opens it, and refuses it unless this user has the daemon's
+    /// rights.
     pub fn open(spec: &str, read_only: bool) -> Result<Passed, Failure> {
         let place: Option<PoolPlace> = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
         let file = place.and_then(|place| place.file_spec());
-        // Other types are left to the daemon, which reports them: opening a pipe here could block.
+        // The daemon opens and refuses files of other types, because opening a pipe here could block.
         let is_other = |path: &String| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !is_block(&meta));
         let Some((path, options)) = file.filter(|(path, _)| !is_other(path)) else { return Ok(Passed::default()) };
         let failed = |error: std::io::Error| {
@@ -50,7 +52,7 @@ impl Passed {
         Ok(Passed { spec: Some(spec), files, made })
     }
 
-    /// Called when the daemon has accepted the device: a file that was created for it stays.
+    /// Keeps a file that was created for the daemon. Called when the daemon has accepted the device.
     pub fn keep(self) {
         self.made.into_iter().for_each(Made::keep);
     }

@@ -1,7 +1,8 @@
 //! The calling side of the control socket: finds a daemon, and calls its methods.
 //!
-//! A command sends its request, and descriptors of files that it opened itself. So it trusts only daemons of root, of
-//! its own user, or of the owner of the pool's file: any other could answer in place of the owner's.
+//! A command sends its request, and descriptors of files that it opened itself. Therefore it trusts only daemons of
+//! root, of its own user, or of the owner of the pool's file. A daemon of anybody else could pretend to be that of the
+//! owner.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ use sheave_varlink::{Client, ClientError};
 use crate::output;
 use crate::progress::Progress;
 
-/// Maximum number of sockets that are tried in a directory.
+/// Largest number of sockets that are tried in a directory.
 const MAX_SOCKETS: usize = 256;
 /// Time limit for a daemon's list of pools.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub struct Remote {
     socket: PathBuf,
 }
 
-/// Advice if no daemon responds.
+/// Advice in errors if no daemon responds.
 const FIX: &str = "start one: sheave serve --config FILE; or name its control socket: --control PATH";
 
 /// A daemon that holds a pool.
@@ -49,17 +50,19 @@ pub struct Holder {
 /// The socket named with `--control`.
 static NAMED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Restricts the search for pools to the daemon at this socket, if given. It is trusted, whoever it belongs to.
+/// Restricts the search for pools to the daemon at this socket, if one is given. That daemon is trusted, whoever owns
+/// it.
 pub fn name(path: Option<PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    // Connects once, so that a missing socket is reported as such, and not as a pool in use.
+    // Connects once, so that a missing socket is reported as missing, and not as a pool in use.
     Remote::only(Some(&path))?;
     // Fails only on a second call; the command line is parsed once.
     let _ = NAMED.set(path);
     Ok(())
 }
 
-/// Adds advice to the failure of a pool in use that no known daemon holds: a daemon may be at another socket.
+/// Adds advice to the failure for a pool that is in use but that no known daemon holds: a daemon may have another
+/// socket.
 pub fn look_elsewhere(busy: Failure) -> Failure {
     if !busy.is_busy() {
         return busy;
@@ -71,7 +74,7 @@ pub fn look_elsewhere(busy: Failure) -> Failure {
     }
 }
 
-/// Paths of control sockets that may exist.
+/// Returns the paths of control sockets that may exist.
 fn sockets() -> Vec<PathBuf> {
     if let Some(named) = NAMED.get() {
         return vec![named.clone()];
@@ -93,7 +96,7 @@ fn sockets() -> Vec<PathBuf> {
 /// Connects to the trusted daemons, and returns each with its list of pools.
 pub fn daemons(owners: &[u32]) -> impl Iterator<Item = (Remote, Vec<t::PoolRow>)> {
     sockets().into_iter().filter_map(move |path| {
-        // A socket whose daemon is gone, or does not respond to this user, is skipped.
+        // Skips a socket whose daemon has ended or does not respond to this user.
         let is_wanted = |remote: &Remote| NAMED.get().is_some() || remote.is_trusted(owners);
         let remote = Remote::connect(&path).ok().filter(is_wanted)?;
         let pools = remote.call::<_, t::Pools>("ListPools", &t::Nothing {}).ok()?;
@@ -106,8 +109,8 @@ pub fn nodes(row: &t::PoolRow) -> BTreeSet<(u64, u64)> {
     row.devices.iter().map(|id| (id.device, id.inode)).collect()
 }
 
-/// Returns the daemon that holds this pool, if it can be found: all named members must belong to one of its pools. A
-/// loop device also matches its file, and a file its loop device.
+/// Returns the daemon that holds this pool, if it can be found. All named members must belong to one pool of the
+/// daemon. A loop device also matches the file under it, and a file matches its loop device.
 pub fn holder(place: &PoolPlace) -> Option<Holder> {
     let owners = owners(place);
     let mut found = None;
@@ -123,11 +126,11 @@ pub fn holder(place: &PoolPlace) -> Option<Holder> {
     found
 }
 
-/// Returns the daemon with a pool of this name. A name has no slash, and no file or device is called so.
+/// Returns the daemon that has a pool of this name. A name contains no slash, and is not the path of a file or device.
 ///
 /// # Errors
 ///
-/// Several daemons have such a pool, or the pool is not open.
+/// Returns an error if several daemons have such a pool, or if the pool is not open.
 pub fn named(place: &PoolPlace) -> Result<Option<Holder>, Failure> {
     let Some(name) = place.as_name() else { return Ok(None) };
     let mut found = Vec::new();
@@ -151,12 +154,12 @@ pub fn named(place: &PoolPlace) -> Result<Option<Holder>, Failure> {
     }
 }
 
-/// Fails if the pool is named as in a daemon, for operations that need it closed.
+/// Fails if the pool is given as a name in a daemon. Used for operations that need the pool closed.
 pub fn refuse_name(place: &PoolPlace, what: &str, instead: &str) -> Result<(), Failure> {
     named(place)?.map_or(Ok(()), |holder| Err(refused_by(&holder, place, what, instead)))
 }
 
-/// Explains the failure of a pool in use if a daemon's pool has only some of the named members.
+/// Improves the failure for a pool in use if the pool of a daemon has only some of the named members.
 pub fn not_all_of_it(place: &PoolPlace, busy: Failure) -> Failure {
     let wanted = place.identities();
     if !busy.is_busy() || wanted.len() < 2 {
@@ -175,7 +178,7 @@ pub fn not_all_of_it(place: &PoolPlace, busy: Failure) -> Failure {
     }
 }
 
-/// Explains the failure of a pool in use, for operations that the daemon holding it cannot do.
+/// Improves the failure for a pool in use, for operations that the daemon which holds the pool cannot do.
 pub fn not_while_served(place: &PoolPlace, what: &str, instead: &str, busy: Failure) -> Failure {
     match holder(place).filter(|_| busy.is_busy()) {
         Some(holder) => refused_by(&holder, place, what, instead),
@@ -183,7 +186,7 @@ pub fn not_while_served(place: &PoolPlace, what: &str, instead: &str, busy: Fail
     }
 }
 
-/// The failure for an operation that needs the pool closed, which a daemon has open.
+/// Returns the failure for an operation that needs the pool closed while a daemon has it open.
 pub fn refused_by(Holder { remote, pool }: &Holder, place: &PoolPlace, what: &str, instead: &str) -> Failure {
     let who = remote.describe();
     Failure::busy(format!("{what}, and {who} serves {place} (its pool '{pool}')")).fix(format!(
@@ -200,7 +203,7 @@ impl Remote {
         Ok(Remote { client: RefCell::new(client), socket: path.to_owned() })
     }
 
-    /// Connects to the daemon at `named`, or to the only one.
+    /// Connects to the daemon at `named`. Without a name, connects to the only daemon.
     pub fn only(named: Option<&Path>) -> Result<Remote, Failure> {
         if let Some(path) = named {
             return Remote::connect(path)
@@ -243,7 +246,7 @@ impl Remote {
         peer.is_some_and(|peer| peer == 0 || peer == own || owners.contains(&peer))
     }
 
-    /// Describes the daemon in messages.
+    /// Returns a description of the daemon for messages.
     pub fn describe(&self) -> String {
         match self.client.borrow().peer_pid() {
             Some(pid) => format!("'sheave serve' (process {pid})"),
@@ -254,7 +257,7 @@ impl Remote {
     /// Calls a method.
     pub fn call<P: Serialize, R: DeserializeOwned>(&self, method: &str, parameters: &P) -> Result<R, Failure> {
         let method = format!("{INTERFACE}.{method}");
-        // In a statement of its own: formatting the failure borrows the client again.
+        // This is a separate statement, because formatting the failure borrows the client again.
         let reply = self.client.borrow_mut().call(&method, parameters);
         read(reply.map_err(|error| self.failure(error))?)
     }
@@ -276,7 +279,7 @@ impl Remote {
         self.client.borrow_mut().set_patience(None);
     }
 
-    /// Calls a method that reports progress; ends it when `stop` is set.
+    /// Calls a method that reports progress, and ends the call when `stop` is set.
     pub fn long<P: Serialize, R: DeserializeOwned>(
         &self,
         method: &str,
@@ -306,7 +309,7 @@ impl Remote {
         }
     }
 
-    /// Calls a method with an unlimited number of replies, until it fails or the reader of stdout is gone.
+    /// Calls a method that has any number of replies, until it fails or the reader of stdout is gone.
     pub fn stream<P: Serialize>(
         &self,
         method: &str,

@@ -1,4 +1,4 @@
-//! `sheave status`: state of all servers of this machine on one screen, with their health as the exit code.
+//! `sheave status`: the state of all servers of this machine on one screen. Their health is the exit code.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::args::StatusArgs;
 use crate::output;
 use crate::output::{plain, span};
 
-/// Maximum number of pools, and of exports, that are listed; those with problems come first.
+/// Largest number of pools, and of exports, that are listed. Those with problems come first.
 const MOST_ROWS: usize = 12;
 
 /// The reply of `GetStatus`.
@@ -52,7 +52,7 @@ struct ExportState {
 /// The complete output.
 #[derive(Debug, Serialize)]
 struct Status {
-    /// Highest severity among the servers.
+    /// The highest severity among the servers.
     severity: String,
     servers: Vec<ServerStatus>,
 }
@@ -74,7 +74,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
 /// Exit code if no server could be queried.
 const UNKNOWN: u8 = 3;
 
-/// Exit code of a severity, as for Nagios checks.
+/// Returns the exit code of a severity, which is the one of Nagios checks.
 fn code(severity: &str) -> u8 {
     match severity {
         "ok" => 0,
@@ -146,7 +146,7 @@ fn of_server(status: &ServerStatus) -> String {
     text + &pools(status) + &exports(status)
 }
 
-/// Describes the health.
+/// Returns the health in words.
 fn words(health: &t::Health) -> String {
     let of = |severity: &str| health.problems.iter().filter(|problem| problem.severity == severity).count();
     match (of("critical"), of("warning")) {
@@ -184,7 +184,7 @@ fn exports(status: &ServerStatus) -> String {
     table(["EXPORT", "STATE", "SIZE", "CLIENTS", "WHAT"], rows.collect(), status.exports_total)
 }
 
-/// Formats a table with aligned columns; empty if there are no rows.
+/// Formats a table with aligned columns. Returns an empty text if there are no rows.
 fn table(heads: [&str; 5], rows: Vec<[String; 5]>, total: u64) -> String {
     if rows.is_empty() {
         return String::new();

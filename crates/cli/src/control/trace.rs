@@ -51,7 +51,8 @@ fn unreadable(why: &TraceError) -> Failure {
         .fix("name a trace, or a directory of them, with --from; 'sheave trace start' makes one")
 }
 
-/// Returns the directory of traces of the daemon with this socket, or the only directory that has some.
+/// Returns the directory with the traces of the daemon at this socket. Without a socket, returns the only directory
+/// that has traces.
 fn of_daemon(control: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(control) = control {
         return Ok(directory(control));

@@ -8,9 +8,9 @@ use serde::Serialize;
 pub enum Verdict {
     /// No problem was found.
     Ok,
-    /// Works, but not as well as it could.
+    /// Everything works, but not as well as it could.
     Warn,
-    /// Keeps `file:` devices from working.
+    /// `file:` devices cannot work.
     Fail,
 }
 
@@ -28,17 +28,17 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check without a problem.
+    /// Makes a check without a problem.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, status: Verdict::Ok, found: found.into(), fix: None }
     }
 
-    /// A check with room for improvement.
+    /// Makes a check that shows room for improvement.
     pub fn warn(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { name, status: Verdict::Warn, found: found.into(), fix: Some(fix.into()) }
     }
 
-    /// A failed check.
+    /// Makes a check that has failed.
     pub fn fail(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { name, status: Verdict::Fail, found: found.into(), fix: Some(fix.into()) }
     }

@@ -8,9 +8,10 @@ use sheave_base::units::fmt_bytes;
 
 use super::check::Check;
 
-/// Sufficient limit of locked memory, which registered buffers need: a few rings with deep queues.
+/// Sufficient limit of locked memory, in bytes. Registered buffers need it: this is enough for a few rings with deep
+/// queues.
 const GOOD_MEMLOCK: u64 = 64 << 20;
-/// Sufficient limit of descriptors: a ring needs one, a device one or two, an export one per client.
+/// Sufficient limit of descriptors. A ring needs one, a device one or two, an export one per client.
 const GOOD_NOFILE: u64 = 1024;
 
 /// Runs the checks of this module.
@@ -23,7 +24,7 @@ fn memlock() -> Check {
     judge_memlock(limit, ignores_memlock())
 }
 
-/// Evaluates the soft limit (`None` means unlimited).
+/// Judges the soft limit of locked memory; `None` means unlimited.
 pub(super) fn judge_memlock(limit: Option<u64>, ignored: bool) -> Check {
     const NAME: &str = "memlock";
     match limit {
@@ -80,7 +81,7 @@ fn clock() -> Check {
     )
 }
 
-/// Evaluates the kernel's clock source, and the direct use of the cycle counter.
+/// Judges the kernel's clock source, and if the cycle counter is read directly.
 pub(super) fn judge_clock(source: &str, cycle_counter: bool) -> Check {
     const NAME: &str = "clock";
     let ours = if cycle_counter { "statistics read the cycle counter" } else { "statistics ask the system" };
@@ -94,7 +95,7 @@ pub(super) fn judge_clock(source: &str, cycle_counter: bool) -> Check {
     }
 }
 
-/// Evaluates whether freezing a device can use membarrier to run a barrier on all processors.
+/// Judges if freezing a device can use membarrier, which runs a barrier on all processors.
 pub(super) fn judge_membarrier(works: bool) -> Check {
     const NAME: &str = "membarrier";
     if works {

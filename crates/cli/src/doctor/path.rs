@@ -141,7 +141,7 @@ fn iopoll(meta: &Metadata) -> Check {
     )
 }
 
-/// Returns the queue directory of a disk, or of the disk that a partition is on.
+/// Returns the queue directory of a disk. For a partition it is that of the whole disk.
 fn queue_dir(device: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(device).ok()?;
     [Some(real.as_path()), real.parent()].into_iter().flatten().map(|dir| dir.join("queue")).find(|dir| dir.is_dir())

@@ -1,6 +1,7 @@
 //! Checks of the kernel and its io_uring, with the reason if it is forbidden.
 //!
-//! `sheave serve` needs io_uring. `file:` devices can do without, at a higher cost; `null:` and `ram:` do not use it.
+//! `sheave serve` needs io_uring. `file:` devices work without it, but use more CPU time; `null:` and `ram:` do not use
+//! it.
 
 use std::fs;
 
@@ -19,7 +20,7 @@ pub fn checks() -> Vec<Check> {
     vec![kernel(), ring(), engine()]
 }
 
-/// Default engine of `file:` devices on this machine.
+/// Checks which engine `file:` devices use by default on this machine.
 fn engine() -> Check {
     const NAME: &str = "file: engine";
     match usual_engine() {
@@ -37,7 +38,7 @@ fn kernel() -> Check {
     judge_kernel(&release)
 }
 
-/// Evaluates a release such as `6.18.44-generic`.
+/// Judges a kernel release such as `6.18.44-generic`.
 pub(super) fn judge_kernel(release: &str) -> Check {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
@@ -74,7 +75,7 @@ fn ring() -> Check {
     }
 }
 
-/// Finds out why a ring cannot be set up.
+/// Determines why a ring cannot be set up.
 fn refused(name: &'static str, err: &std::io::Error) -> Check {
     let facts = Facts {
         errno: err.raw_os_error().unwrap_or(0),
@@ -89,18 +90,18 @@ fn refused(name: &'static str, err: &std::io::Error) -> Check {
 
 /// Facts about a refusal.
 pub(super) struct Facts {
-    /// Error of io_uring_setup.
+    /// Error number of io_uring_setup.
     pub errno: i32,
     /// The sysctl kernel.io_uring_disabled.
     pub disabled: Option<u32>,
     /// The sysctl kernel.io_uring_group.
     pub group: Option<i64>,
-    /// The process has a seccomp filter.
+    /// True if the process has a seccomp filter.
     pub seccomp: bool,
 }
 
 impl Facts {
-    /// Determines what forbids io_uring, and how to change that.
+    /// Determines what forbids io_uring and how the user can change that.
     pub(super) fn judge(&self, name: &'static str, err: &std::io::Error) -> Check {
         let sysctl_fix = "sysctl -w kernel.io_uring_disabled=0 (as root, on the host)";
         let seccomp = || {

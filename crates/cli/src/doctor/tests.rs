@@ -1,4 +1,4 @@
-//! Evaluation of checks; the probes themselves depend on the machine.
+//! Tests of the verdicts of checks. The probes themselves depend on the machine.
 
 use super::machine::{judge_clock, judge_membarrier, judge_memlock};
 use super::ring::{Facts, filtered, judge_kernel};

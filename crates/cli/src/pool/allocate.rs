@@ -9,12 +9,13 @@ use rustix::io::Errno;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::PoolPlace;
 
-/// Allocates all members now; their content is kept.
+/// Allocates the space of all members now. Their contents are kept.
 pub fn all(pool: &PoolPlace) -> Result<(), Failure> {
     pool.paths()?.iter().try_for_each(|path| file(path, None))
 }
 
-/// Allocates a file, up to `size` bytes if given. If there is not enough space, the file is left as it was.
+/// Allocates the space of a file, up to `size` bytes if given. If there is not enough space, the file is left
+/// unchanged.
 pub fn file(path: &Path, size: Option<u64>) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::run(format!("{}: taking its space: {error}", path.display()));
     let file = File::options().write(true).open(path).map_err(failed)?;
@@ -26,7 +27,8 @@ pub fn file(path: &Path, size: Option<u64>) -> Result<(), Failure> {
     let size = size.unwrap_or(meta.len());
     rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size).map_err(|errno| {
         if size > meta.len() {
-            // Releases what was allocated beyond the end. Ignored on failure: the error above is the one to report.
+            // This releases what was allocated beyond the end. Its failure is ignored, because the error above is the
+            // one to report.
             let _ = file.set_len(meta.len());
         }
         let fix = match errno {

@@ -22,7 +22,7 @@ use crate::{confirm, output};
 struct ReportJson {
     pool: String,
     uuid: Option<String>,
-    /// There are no problems, or none are left after the repair.
+    /// True if there are no problems, or if none are left after the repair.
     clean: bool,
     repaired: bool,
     findings: Vec<FindingJson>,
@@ -35,13 +35,13 @@ struct ReportJson {
 struct TotalsJson {
     size_bytes: u64,
     block_bytes: u64,
-    /// Data of volumes, shared data once, as in `pool info`.
+    /// Bytes of data of volumes, like in `pool info`; shared data counts once.
     data_bytes: u64,
-    /// The part of the data that is shared.
+    /// Bytes of that data that volumes share.
     shared_bytes: u64,
-    /// Superblocks, labels, journal and pages, as in `pool info`.
+    /// Bytes of superblocks, labels, journal and pages, like in `pool info`.
     metadata_bytes: u64,
-    /// The rest, which `pool info` divides into free, pending and reserve.
+    /// All other bytes, which `pool info` divides into free, pending and reserve.
     unused_bytes: u64,
     pages: u64,
     volumes: u64,
@@ -96,7 +96,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         report.map_err(failure::pool)
     };
     let mut report = look(false)?;
-    // A pool is repaired completely or not at all: a half-repaired one would be harder to understand.
+    // A pool is repaired completely or not at all, because a partly repaired one would be harder to understand.
     let wants_repair = args.repair && !report.is_clean() && report.is_repairable();
     if wants_repair {
         if !args.json {
@@ -105,7 +105,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         confirm::destroy(args.yes, "the repairs shown above change the pool, and cannot be undone")?;
         report = look(true)?;
     }
-    // After a repair the pool is checked again, and that result counts.
+    // After a repair the pool is checked again, and the result of the second check counts.
     let left = match report.repaired {
         true => look(false)?,
         false => report.clone(),

@@ -14,7 +14,7 @@ use crate::args::pool::{AllocateArg, CreateArgs};
 use crate::made::Made;
 use crate::{confirm, output};
 
-/// Minimum size of a pool: metadata and a few units.
+/// Smallest size of a pool in bytes: metadata and a few units.
 const MIN_SIZE: u64 = 4 << 20;
 
 /// Result as JSON.
@@ -69,18 +69,18 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
 fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Failure> {
     let mut found = Vec::new();
     match args.pool.single_path().filter(|path| path.is_file()) {
-        // Opened as a device with --size, the file would be extended before the user has confirmed.
+        // If the file were opened as a device with --size, it would be extended before the user has confirmed.
         Some(path) => {
             found.extend(signature::find_in_file(path)?.map(|what| format!("{} holds {what}", path.display())))
         }
-        // Each member is checked, since each may have been used for something else before.
+        // Every member is checked, because each may have been used for something else before.
         None => {
             for device in args.pool.open_members(options)? {
                 if let Some(what) = signature::find(&device)? {
                     found.push(format!("{} holds {what}", device.name()));
                 }
             }
-            // Files are also searched by their data extents, which a device on top of them does not expose.
+            // For files, their data extents are searched too. A device on top of a file does not show these extents.
             for path in args.pool.file_paths().iter().map(Path::new).filter(|path| path.is_file()) {
                 if let Some(what) = signature::find_in_file(path)?.filter(|_| found.is_empty()) {
                     found.push(format!("{} holds {what}", path.display()));

@@ -1,8 +1,8 @@
-//! `sheave pool grow`: extends a pool after its file or device has grown, or adds another one.
+//! `sheave pool grow`: extends a pool whose file or device has grown, or adds another file or device.
 //!
-//! A device to be added is checked for content first, as when a pool is created. If the pool is not open elsewhere,
-//! this command opens, grows and closes it. A daemon that holds it adds a member itself ([`served`]), as any other
-//! program can with `Pool::add_member`.
+//! A device that is to be added is checked for contents first, like when a pool is created. If the pool is not open
+//! elsewhere, this command opens, grows and closes it. A daemon that holds the pool adds the member itself
+//! ([`served`]), like any other program can with `Pool::add_member`.
 
 mod member;
 mod served;
@@ -51,7 +51,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
                 let cause = format!("--size {size} is less than the {now} bytes that {} has", path.display());
                 return Err(Failure::usage(cause).fix("pools grow only; make a smaller one and copy the volumes"));
             }
-            // Opening with a size extends the file. So it must be that of a pool, and not in use.
+            // Opening with a size extends the file. Therefore the file must belong to a pool that is not in use.
             if path.is_file() && !signature::find_in_file(path)?.is_some_and(|what| what.starts_with("a Sheave pool")) {
                 return Err(Failure::run(format!("{}: there is no pool in it", path.display()))
                     .fix("check the path; sheave pool create makes a pool"));
@@ -72,7 +72,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     let open = || Pool::open(&device, &OpenOptions::default()).map_err(failure::pool);
     let pool = patience::until_free(open).map_err(served)?;
     let before = pool.info();
-    // Closed even on failure, so that opening it the next time needs no recovery.
+    // The pool is closed even on failure, so that opening it the next time needs no recovery.
     let done = match &args.add {
         Some(place) => add(args, place, &pool, full).map(|replaced| (Some(place.to_string()), replaced)),
         None => refuse_new_members(&whole, &device, before.size_bytes)
@@ -83,7 +83,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     let closed = pool.close().map_err(failure::pool);
     let (added, replaced) = done?;
     closed?;
-    // From now on the new member leads to the others as well, by its label or by hints.
+    // From now on the new member, too, leads to the others, through its label or through hints.
     let all = args.add.as_ref().map_or_else(|| whole.clone(), |place| whole.and(place));
     all.leave_hints();
     let beyond_search = args.pool.does_not_find(&all);
@@ -110,11 +110,12 @@ fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
     Ok(matches!(pool.info().discard, sheave_vol::DiscardState::Off))
 }
 
-/// Adds a member. Returns a description of what was on it.
+/// Adds a member. Returns a description of the contents that were on it.
 fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool, full: bool) -> Result<Option<String>, Failure> {
     expect_one(place)?;
     let made = Made::begin(place, args.size.is_some())?;
-    // The file is examined as it is: opening it with --size would extend it before the user has confirmed.
+    // The file is examined before it is opened, because opening it with --size would extend it before the user has
+    // confirmed.
     let looked_at = match place.single_path().filter(|path| path.is_file()) {
         None => open_added(args, place)?,
         Some(path) if is_whole(path) => place.open_alone(",readonly=on")?,
@@ -144,7 +145,7 @@ fn is_whole(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.len() > 0 && meta.len().is_multiple_of(SECTOR_BYTES))
 }
 
-/// Adds a member, over the content that was found on it.
+/// Adds a member and overwrites the contents that were found on it.
 fn add_over(
     args: &GrowArgs,
     place: &PoolPlace,
@@ -159,7 +160,7 @@ fn add_over(
     }
     let before = pool.info().members.len();
     let done = pool.add_member(&device, &AddOptions::default().overwrite(replaced.is_some()));
-    // The file may be a member by now, so it stays even if something failed.
+    // The file may already be a member, so it stays even if something failed.
     if pool.info().members.len() > before {
         made.keep();
     }
@@ -167,7 +168,7 @@ fn add_over(
     Ok(replaced)
 }
 
-/// Fails if `place` names a device behind the known members, which would otherwise be taken for growth of the last one.
+/// Fails if `place` names a device behind the known members. It would otherwise be taken for growth of the last member.
 fn refuse_new_members(place: &PoolPlace, device: &Device, pool_bytes: u64) -> Result<(), Failure> {
     let legs = device.legs();
     if place.is_one() || legs.len() < 2 || legs[legs.len() - 1].start << 9 < pool_bytes {

@@ -138,7 +138,7 @@ fn percent(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 100 / u128::from(whole.max(1))) as u64
 }
 
-/// Use of the pool's bytes; the sum is its size.
+/// Bytes of a pool for each use. Their sum is the size of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Use {
     data: u64,
@@ -150,7 +150,7 @@ struct Use {
 
 impl Use {
     fn of(pool: &PoolJson, volumes: &[VolumeJson]) -> Self {
-        // Data that does not belong to a single volume is shared.
+        // Data that belongs to more than one volume is shared.
         let unique: u64 = volumes.iter().map(|volume| volume.unique_bytes).sum();
         let shared = pool.data_bytes.saturating_sub(unique);
         let free = pool.free_bytes + pool.pending_bytes;
@@ -185,7 +185,7 @@ fn picture(used: &Use) -> String {
     text
 }
 
-/// Distributes the cells: every part that is not empty gets at least one, and the largest one absorbs the rounding.
+/// Distributes the cells. Every part that is not empty gets at least one, and the largest part absorbs the rounding.
 fn cells(parts: &[u64; 5], total: u64) -> [usize; 5] {
     let share = |bytes: u64| match bytes {
         0 => 0,

@@ -1,4 +1,4 @@
-//! `sheave pool scan`: lists the pools on this host, by the labels of their members.
+//! `sheave pool scan`: lists the pools on this host, from the labels of their members.
 //!
 //! Reads the first 8 KiB of files and block devices, and the kernel's list of locks. Takes no lock and writes nothing.
 //!
@@ -32,7 +32,7 @@ struct FoundJson {
     uuid: String,
     /// `complete`, `incomplete`, `ambiguous` or `refused`.
     state: &'static str,
-    /// Reason why it is not complete.
+    /// The reason why the pool is not complete.
     problem: Option<String>,
     size_bytes: Option<u64>,
     format_version: u16,
@@ -72,7 +72,7 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
         sources.insert(Source::Devices);
     }
     let mut sight = search(&sources);
-    // Members in other places, to which hints of the files found lead.
+    // Members in other directories, to which hints of the found files lead.
     let more: BTreeSet<Source> = sight.seen.iter().flat_map(|seen| hinted(&seen.path)).map(Source::File).collect();
     sight.add(search(&more));
     for pool in incomplete(&sight) {
@@ -87,7 +87,7 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
         output::warn(&scan.not_looked_at);
     }
     match unread {
-        // The warning above, or the JSON object, has reported it already.
+        // The warning above, or the JSON object, has already reported it.
         Some(_) => Err(Failure::reported()),
         None => Ok(()),
     }
@@ -156,7 +156,7 @@ fn found(pool: &[u8; 16], seen: &[&Seen], served_by: Option<ServedJson>) -> Foun
     }
 }
 
-/// Classifies a candidate, given the newest first member.
+/// Classifies a candidate; `newest` is the newest first member of its pool.
 fn member(seen: &Seen, newest: Option<&Seen>) -> FoundMemberJson {
     let tag = &seen.tag;
     let state = match newest {

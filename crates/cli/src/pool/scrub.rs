@@ -122,7 +122,7 @@ mod tests {
         Finding::new(FindingKind::Data, place, "it does not match its checksum")
     }
 
-    /// A report, filled in by `fill`.
+    /// Returns a report that `fill` has filled in.
     fn report(fill: impl FnOnce(&mut ScrubReport)) -> ScrubReport {
         let mut report = ScrubReport::default();
         fill(&mut report);

@@ -1,8 +1,8 @@
 //! Detection of content on a device, so that formatting it is a decision and not an accident.
 //!
-//! Owns the list of signatures, and the positions that are examined: the first and the last MiB, copies of superblocks,
-//! and samples in between. A small device is read completely, and of a file everything that is not a hole. Reads
-//! through a ring, like devices of any kind. Content without a known signature that is not all zeroes counts as data.
+//! Owns the list of signatures and the positions that are examined: the first and the last MiB, copies of superblocks,
+//! and samples between them. A small device is read completely, and of a file everything that is not a hole. Devices of
+//! all kinds are read through a ring. If contents have no known signature but are not all zeroes, they count as data.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,17 +17,17 @@ use sheave_daemon::failure::Failure;
 use sheave_vol::block;
 use sheave_vol::format::{BLOCK, kind};
 
-/// Length of the examined start and end of a device.
+/// Number of bytes that are examined at each end of a device.
 pub const LOOK: u64 = 1 << 20;
 
-/// Maximum size of a device that is read completely.
+/// Size in bytes of the largest device that is read completely.
 const WHOLE: u64 = 256 << 20;
-/// Maximum amount of data of a file that is read to find out that it is all zeroes.
+/// Largest number of data bytes of a file that are read to find out if all of them are zero.
 const MOST_DATA: u64 = 1 << 30;
 /// Number of samples between the ends of a large device, and their length.
 const SAMPLES: u64 = 256;
 const SAMPLE: u64 = 4 << 10;
-/// Positions of btrfs's copies of its superblock.
+/// Positions of the copies of its superblock that btrfs makes.
 const MIRRORS: [u64; 2] = [64 << 20, 256 << 30];
 
 /// Signatures: description, position, bytes.
@@ -54,11 +54,11 @@ const KNOWN: &[(&str, usize, &[u8])] = &[
     ("an ISO 9660 image", 32769, b"CD001"),
     ("a btrfs file system", 65600, b"_BHRfS_M"),
     ("a ZFS pool", 128 << 10, b"\x0c\xb1\xba\x00\x00\x00\x00\x00"),
-    // Last, because many of the formats above begin with a boot sector.
+    // This is the last entry, because many of the formats above begin with a boot sector.
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
-/// Describes the content of the device; `None` if all examined positions are zero.
+/// Describes the contents of the device. Returns `None` if all examined positions are zero.
 pub fn find(device: &Device) -> Result<Option<String>, Failure> {
     let size = device.size_bytes();
     let mut reader = Reader::new(device)?;
@@ -87,7 +87,7 @@ fn places(size: u64) -> Vec<Range<u64>> {
     std::iter::once(last..size).chain(mirrors).chain(samples).collect()
 }
 
-/// Describes the content of a file, before anything opens it as a device, which could extend it.
+/// Describes the contents of a file. Called before anything opens the file as a device, which could extend it.
 pub fn find_in_file(path: &Path) -> Result<Option<String>, Failure> {
     look_into(path).map_err(|err| {
         Failure::run(format!("cannot read {}, to see what is in it: {err}", path.display()))
@@ -119,7 +119,7 @@ fn look_into(path: &Path) -> std::io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Returns the next data extent of a file; all of it if the file system does not report holes.
+/// Returns the next data extent of a file. It is the whole rest if the file system does not report holes.
 fn next_data(file: &File, at: u64, size: u64) -> std::io::Result<Option<Range<u64>>> {
     if at >= size {
         return Ok(None);
@@ -135,7 +135,7 @@ fn next_data(file: &File, at: u64, size: u64) -> std::io::Result<Option<Range<u6
     }
 }
 
-/// Describes bytes at `start`, far from the start of a device; `None` if all of them are zero.
+/// Describes bytes at `start`, far from the start of a device. Returns `None` if all of them are zero.
 fn name_far(start: u64, bytes: &[u8], size: u64) -> Option<String> {
     let at = start + bytes.iter().position(|byte| *byte != 0)? as u64;
     const RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
@@ -169,7 +169,7 @@ fn head_of(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Describes a device by its first bytes; `None` if all of them are zero.
+/// Describes the contents of a device from its first bytes. Returns `None` if all of them are zero.
 fn name(bytes: &[u8]) -> Option<String> {
     let at = bytes.iter().position(|byte| *byte != 0)?;
     Some(known(bytes).unwrap_or_else(|| format!("data: byte {at} is not zero")))
@@ -181,7 +181,7 @@ pub fn known(bytes: &[u8]) -> Option<String> {
     sheave_block(bytes).or_else(|| found().map(|(what, ..)| (*what).to_owned()))
 }
 
-/// Recognises a pool by either of its superblocks, even by a damaged one.
+/// Recognises a pool from either of its superblocks, even from a damaged one.
 fn sheave_block(bytes: &[u8]) -> Option<String> {
     let head = |at: usize| bytes.get(at..at + BLOCK)?.try_into().ok().map(block::identify);
     for slot in [0, BLOCK] {
@@ -247,7 +247,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A file without data.
+    /// Makes a file of `size` bytes without data.
     fn sparse(dir: &Path, size: u64) -> (std::path::PathBuf, File) {
         let path = dir.join("sparse");
         let file = File::options().write(true).create(true).truncate(true).open(&path).expect("made");
@@ -255,7 +255,7 @@ mod tests {
         (path, file)
     }
 
-    /// Content at the end of a device, or far from its start, is found on the device and in the file.
+    /// Contents at the end of a device, or far from its start, are found on the device and in the file.
     #[test]
     fn what_lies_far_from_the_start_is_found() {
         let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// All data extents of a file are examined; zeroes that were written do not count as content.
+    /// All data extents of a file are examined. Zeroes that were written do not count as contents.
     #[test]
     fn data_behind_a_long_hole_of_a_file_is_found() {
         let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");

@@ -1,4 +1,4 @@
-//! `sheave pool trim`: discards free space on the file system or device below.
+//! `sheave pool trim`: discards free space, so that the file system or device below can use it.
 
 use std::ops::ControlFlow;
 
@@ -20,9 +20,9 @@ use crate::progress::Progress;
 #[derive(Serialize)]
 struct Trimmed {
     pool: String,
-    /// Free bytes that were discarded.
+    /// Number of free bytes that were discarded.
     trimmed_bytes: u64,
-    /// Free bytes that were kept allocated, because little is free.
+    /// Number of free bytes that stay allocated, because little space is free.
     left_bytes: u64,
     completed: bool,
     seconds: f64,

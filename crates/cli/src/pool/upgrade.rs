@@ -1,6 +1,6 @@
 //! `sheave pool upgrade`: adds to a pool of an older program the features that it lacks.
 //!
-//! The names of the JSON fields are an interface. The pool decides what there is to upgrade.
+//! The names of the JSON fields are an interface. The pool decides what can be upgraded.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ use crate::patience;
 struct UpgradeJson {
     pool: String,
     dry_run: bool,
-    /// Features that were added, or would be.
+    /// Features that were added, or that would be added in a dry run.
     upgrades: Vec<PartJson>,
 }
 

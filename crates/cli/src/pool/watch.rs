@@ -1,8 +1,8 @@
-//! `sheave pool watch`: prints the space of a pool and each change of it, until Ctrl-C ends the process, or until
-//! nobody reads the output.
+//! `sheave pool watch`: prints the space of a pool and each change of it, until Ctrl-C ends the process or the reader
+//! of the output is gone.
 //!
-//! If a daemon holds the pool, its `WatchPool` is used. A pool that nobody holds does not change; it is opened
-//! read-only, and printed once.
+//! If a daemon holds the pool, its method `WatchPool` is used. Otherwise the pool does not change: it is opened
+//! read-only, and its space is printed once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

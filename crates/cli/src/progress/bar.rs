@@ -2,15 +2,15 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Columns before the message: name, bar, blanks and brackets.
+/// Number of columns before the message: name, bar, blanks and brackets.
 const FRONT: usize = 9 + 2 + BAR + 2;
-/// Columns of the bar itself.
+/// Number of columns of the bar itself.
 const BAR: usize = 12;
 const TEMPLATE: &str = "{prefix:>9} [{bar:12}] {msg}";
 /// Assumed width of a terminal that does not report it.
 const USUAL: usize = 80;
 
-/// A bar of this number of steps, on stderr.
+/// Makes a bar of this number of steps, on stderr.
 pub fn new(steps: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template(TEMPLATE).expect("a constant, tried by a test");
@@ -18,7 +18,7 @@ pub fn new(steps: u64) -> ProgressBar {
     bar
 }
 
-/// Columns that are left for the message behind the bar.
+/// Returns the number of columns that are left for the message behind the bar.
 pub fn room() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
     let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(USUAL);
@@ -26,8 +26,8 @@ pub fn room() -> usize {
     columns.saturating_sub(FRONT + 1)
 }
 
-/// Joins as many words with commas as fit into `columns`. The first one that does not fit ends the message, since the
-/// most important words come first.
+/// Joins as many words with commas as fit into `columns`. The first word that does not fit ends the message, because
+/// the most important words come first.
 pub fn fitting(words: &[String], columns: usize) -> String {
     let mut line = String::new();
     for word in words {

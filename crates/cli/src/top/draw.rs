@@ -13,7 +13,7 @@ use super::rates::{ExportRate, QueueRate, Rate, Shares};
 use super::screen::{Screen, View};
 use super::text::{self, MOST_PROBLEMS, bar, cells, head, not_served, numbers, space};
 
-/// Maximum number of pools below the exports.
+/// Largest number of pools that are shown below the exports.
 const POOLS_BELOW: usize = 3;
 
 /// Draws the display.
@@ -54,13 +54,13 @@ pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     frame.render_widget(Paragraph::new(Line::from(line)), keys);
 }
 
-/// Widths of a name, five numbers and a split.
+/// Returns the widths of the columns: a name, five numbers and a split.
 fn widths() -> [Constraint; 7] {
     let [iops, rate, time, depth] = [8, 8, 9, 6].map(Constraint::Length);
     [Constraint::Min(16), iops, rate, time, time, depth, Constraint::Fill(1)]
 }
 
-/// Columns that are left for the split.
+/// Returns the number of columns that are left for the split.
 fn bar_width(area: Rect) -> usize {
     usize::from(area.width).saturating_sub(40 + 6) / 2
 }
@@ -183,7 +183,7 @@ fn clients(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
 }
 
-/// Draws a bar with a colour for each stage; the letters distinguish them without colours.
+/// Draws a bar with a colour for each stage. The letters distinguish the stages without colours.
 fn split(shares: &Shares, width: usize) -> Line<'static> {
     Line::from_iter(bar(shares, width).chars().map(|letter| Span::styled(letter.to_string(), colour(letter))))
 }

@@ -1,24 +1,24 @@
 //! Differences between two readings of a daemon's statistics.
 //!
-//! R1. A counter that decreased, or that is missing in the earlier reading (its export was not among those in the
-//! reply), counts as unchanged: activity before the first reading is never shown.
+//! R1. A counter counts as unchanged if it has decreased, or if the earlier reading does not have it (its export was
+//! not among those in the reply). So activity before the first reading is never shown.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 use sheave_daemon::api::types as t;
 
-/// Number of readings over which the space of pools is averaged, since pools allocate in steps.
+/// Number of readings over which the change of free space is averaged, because pools allocate in steps.
 const SPACE_READINGS: usize = 60;
 
 /// Earlier readings.
 pub struct History {
     last: t::Statistics,
-    /// Times, and the pools at those times; the oldest first.
+    /// The times of earlier readings, and the pools at these times; the oldest first.
     pools: VecDeque<(u64, Vec<t::PoolStatistics>)>,
 }
 
-/// Shares of the time of I/O by stage. The sum is 1, or 0 without I/O.
+/// Shares of each stage in the time of I/O. The sum is 1, or 0 without I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Shares {
     pub worker: f64,
@@ -35,7 +35,7 @@ pub struct Rate {
     pub bytes_per_second: f64,
     pub p50_ns: u64,
     pub p99_ns: u64,
-    /// Average number in flight.
+    /// Average number of I/Os in flight.
     pub depth: f64,
     pub split: Shares,
 }
@@ -56,13 +56,13 @@ pub struct ExportRate {
     pub volume: Option<String>,
     pub size_bytes: u64,
     pub clients: u32,
-    /// Totals since it began to be served: failed I/Os, and requests that were answered with an error.
+    /// Totals since the export began to be served: failed I/Os, and below it requests that were answered with an error.
     pub errors: u64,
     pub failed_requests: u64,
-    /// Reason why it is not served.
+    /// The reason why the export is not served.
     pub failed: Option<String>,
     /// Rates of answered requests, and of the bytes of reads and writes among them. They include requests that needed
-    /// no I/O on a device, such as reads of holes, which no other rate includes.
+    /// no I/O on a device, such as reads of holes; no other rate includes those.
     pub requests_per_second: f64,
     pub request_bytes_per_second: f64,
     #[serde(flatten)]
@@ -74,7 +74,7 @@ pub struct ExportRate {
 #[derive(Clone, Debug, Serialize)]
 pub struct QueueRate {
     pub queue: u64,
-    /// Failed I/Os since the start.
+    /// Number of failed I/Os since the start.
     pub errors: u64,
     #[serde(flatten)]
     pub rate: Rate,
@@ -100,13 +100,13 @@ pub struct PoolRate {
     pub free_bytes: u64,
     /// `ok`, `low` or `full`; `closed` if the pool is not open.
     pub state: String,
-    /// Reason why it is not open.
+    /// The reason why the pool is not open.
     pub failed: Option<String>,
-    /// Free space of the file system with its files.
+    /// Free bytes of the file system that has the pool's files.
     pub host_free_bytes: Option<u64>,
-    /// Decrease of the free space per second, over the last readings.
+    /// Number of bytes by which the free space decreases per second, averaged over the last readings.
     pub fills_bytes_per_second: f64,
-    /// Time until it is full at that rate.
+    /// Time in seconds until the pool is full at that rate.
     pub full_in_seconds: Option<u64>,
 }
 
@@ -156,7 +156,7 @@ pub struct Board {
 }
 
 impl History {
-    /// Begins with a first reading.
+    /// Makes a history with a first reading.
     pub fn new(first: t::Statistics) -> History {
         let pools = VecDeque::from([(first.uptime_ns, first.pools.clone())]);
         History { last: first, pools }
@@ -285,8 +285,8 @@ fn requests(before: &t::ExportStatistics, now: &t::ExportStatistics) -> (u64, u6
     (all(now).saturating_sub(all(before)), bytes(now).saturating_sub(bytes(before)))
 }
 
-/// Returns the rates of all kinds together, and of each. Kinds that are missing in the earlier reading are left out
-/// (R1).
+/// Returns the rates of all kinds together, and those of each kind. Kinds that the earlier reading does not have are
+/// left out (R1).
 fn rates(before: Option<&[t::KindStatistics]>, now: &[t::KindStatistics], seconds: f64) -> (Rate, Vec<KindRate>) {
     let (mut all, mut kinds) = (Change::default(), Vec::new());
     for kind in now {
@@ -310,11 +310,11 @@ struct Change {
     bytes: u64,
     time_ns: u64,
     stages: [u64; 5],
-    /// By the smallest latency of a bucket.
+    /// Number of I/Os for each bucket of latencies, keyed by the smallest latency of the bucket.
     latencies: std::collections::BTreeMap<u64, u64>,
 }
 
-/// Times by stage, in order.
+/// Returns the times of the stages, in order.
 fn stages(split: &t::SplitRow) -> [u64; 5] {
     [split.worker_ns, split.tag_ns, split.plugged_ns, split.driver_ns, split.reap_ns]
 }

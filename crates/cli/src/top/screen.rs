@@ -18,7 +18,7 @@ pub enum View {
     Devices,
 }
 
-/// Order of exports: descending, except names.
+/// Order of exports: by name ascending, by other values descending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     #[default]
@@ -30,7 +30,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Heading of its column.
+    /// Returns the heading of the column.
     pub fn name(self) -> &'static str {
         match self {
             Sort::Iops => "IOPS",
@@ -69,9 +69,9 @@ pub struct Screen {
     pub board: Board,
     pub view: View,
     pub sort: Sort,
-    /// Selected row.
+    /// Index of the selected row.
     pub chosen: usize,
-    /// Export whose details are shown; by name, because rows move.
+    /// Name of the export whose details are shown. It is a name, because rows move.
     pub detail: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl Screen {
         }
     }
 
-    /// Returns the export whose details are shown, while it exists.
+    /// Returns the export whose details are shown, as long as it exists.
     pub fn detailed(&self) -> Option<&ExportRate> {
         let name = self.detail.as_ref()?;
         self.board.exports.iter().find(|export| export.name == *name)

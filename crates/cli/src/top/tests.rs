@@ -1,4 +1,4 @@
-//! Rates, text output, and the display in several sizes.
+//! Tests of the rates, of the text output, and of the display in several sizes.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -91,8 +91,8 @@ fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
     }
 }
 
-/// Two seconds, in which `root` did 2000 reads, 40 of them slow, and `bad`, whose name contains a control sequence, did
-/// 200.
+/// Returns a board after two seconds in which `root` did 2000 reads, 40 of them slow, and `bad` did 200. The name of
+/// `bad` contains a control sequence.
 fn board() -> Board {
     let before = vec![export("root", 5000, 5000), export("b\u{1b}[2Jad", 1, 0)];
     let after = vec![export("root", 7000, 5040), export("b\u{1b}[2Jad", 201, 0)];
@@ -117,7 +117,7 @@ fn rates_are_of_the_time_between_two_readings() {
     let board = board();
     let root = board.exports.iter().find(|export| export.name == "root").expect("it is there");
     assert_eq!((root.rate.iops, root.rate.bytes_per_second), (1000.0, 4_096_000.0));
-    // The 5000 slow ones happened before the first reading.
+    // The 5000 slow reads happened before the first reading.
     assert_eq!((root.rate.p50_ns, root.rate.p99_ns), (1 << 16, 1 << 26));
     assert!((root.rate.depth - 0.1).abs() < 1e-9, "{}", root.rate.depth);
     assert_eq!((root.rate.split.tag, root.rate.split.driver), (0.25, 0.75));
@@ -173,7 +173,7 @@ fn the_picture_has_all_of_it_at_80_and_at_200_columns() {
         let row = seen.lines().find(|line| line.starts_with("ram:size=1M ")).expect("the row of the other");
         assert!(row.contains(" off ") && row.contains(" 3 "), "{seen}");
     }
-    // Even a terminal of a single cell must not make it panic.
+    // Even on a terminal of a single cell it must not panic.
     let mut screen = Screen::default();
     screen.show(board());
     for (width, height) in [(1, 1), (10, 3), (40, 5)] {

@@ -9,7 +9,7 @@ use crate::output::{plain, span};
 
 use super::rates::{Board, DeviceRate, ExportRate, PoolRate, Rate, Shares};
 
-/// Maximum number of problems.
+/// Largest number of problems that are listed.
 pub const MOST_PROBLEMS: usize = 5;
 /// Width of the split.
 const BAR: usize = 20;
@@ -41,7 +41,7 @@ pub fn page(board: &Board) -> String {
     text
 }
 
-/// Headings of the columns of [`row`].
+/// Returns the headings of the columns of [`row`].
 fn heading(first: &str) -> String {
     row(first, ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT")
 }
@@ -107,8 +107,8 @@ pub fn not_served(export: &ExportRate) -> Option<String> {
     export.failed.as_ref().map(|why| format!("not served: {}", plain(why)))
 }
 
-/// Formats the cells of an export, empty if it is not served. Its rates are those of requests, which include those that
-/// needed no I/O on a device.
+/// Formats the cells of an export, which are empty if it is not served. Its rates are those of requests, which include
+/// requests that needed no I/O on a device.
 pub fn numbers(export: &ExportRate) -> [String; 5] {
     if export.failed.is_some() {
         return [const { String::new() }; 5];
@@ -119,7 +119,7 @@ pub fn numbers(export: &ExportRate) -> [String; 5] {
     numbers
 }
 
-/// Formats the problems, the most severe first, and the number of the others; each line with true if it is critical.
+/// Formats the most severe problems, and a line with the number of the others. Each line has true if it is critical.
 pub fn problems(health: &t::Health, most: usize) -> Vec<(bool, String)> {
     let line = |problem: &t::Problem| {
         let severity = problem.severity.to_uppercase();
@@ -133,7 +133,7 @@ pub fn problems(health: &t::Health, most: usize) -> Vec<(bool, String)> {
     lines
 }
 
-/// Draws a bar in which each stage has a number of its letters in proportion to its time; empty without I/O.
+/// Draws a bar in which the number of letters of each stage is proportional to its time. It is empty without I/O.
 pub fn bar(split: &Shares, width: usize) -> String {
     let parts = [('w', split.worker), ('t', split.tag), ('p', split.plugged), ('d', split.driver), ('r', split.reap)];
     let (mut bar, mut until) = (String::new(), 0.0);
@@ -147,7 +147,7 @@ pub fn bar(split: &Shares, width: usize) -> String {
     bar
 }
 
-/// Describes the usage of a pool, and when it will be full.
+/// Describes the usage of a pool, and the time when it will be full.
 pub fn space(pool: &PoolRate) -> String {
     if let Some(why) = &pool.failed {
         return format!("{}: not open: {}", plain(&pool.name), plain(why));
@@ -158,7 +158,7 @@ pub fn space(pool: &PoolRate) -> String {
         None => String::new(),
     };
     let (used, size, free) = (fmt_bytes(used), fmt_bytes(pool.size_bytes), fmt_bytes(pool.free_bytes));
-    // Shown if the file system has less than the pool may still allocate.
+    // Shown if the file system has less free space than the pool may still allocate.
     let host = pool.host_free_bytes.filter(|host| *host < pool.free_bytes);
     let host = host.map_or(String::new(), |host| format!(" ({} in its file system)", fmt_bytes(host)));
     format!("{}: {used} of {size} used, {free} free{host}, {}{full}", plain(&pool.name), pool.state)

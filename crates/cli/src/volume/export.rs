@@ -29,17 +29,17 @@ struct Exported {
     done: &'static str,
     volume: VolumeJson,
     file: String,
-    /// Bytes that were read and written; the rest is holes.
+    /// Number of bytes that were read and written; the rest is holes.
     copied_bytes: u64,
     /// Ranges that could not be read, with `--rescue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     bad: Option<Vec<BadRange>>,
-    /// Number of such ranges, including those beyond the list.
+    /// Number of ranges that could not be read, including those that the list does not have.
     #[serde(skip_serializing_if = "Option::is_none")]
     bad_ranges: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bad_bytes: Option<u64>,
-    /// Doubts about the content of a damaged pool that was opened for the rescue.
+    /// Warnings about the contents of a damaged pool that was opened for the rescue.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsure: Option<Vec<String>>,
     seconds: f64,
@@ -67,7 +67,7 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
         By::Them(holder) => there(&pool, holder, args, &stop),
     };
     if args.json && outcome.is_err() {
-        // The JSON object of a failure has no field for them, and they may explain why a volume is missing.
+        // The JSON object of a failure has no field for these warnings, and they may explain why a volume is missing.
         output::warn(&unsure);
     }
     let told = outcome.and_then(|done| Ok((done, pool.volume(&place.name)?)));
@@ -115,7 +115,7 @@ fn open(args: &ExportArgs, size: u64) -> Result<(Sink, Progress), Failure> {
 fn here(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<(Copied, f64), Failure> {
     let place = &args.volume;
     let size = pool.volume_info(&place.name).map_err(failure::pool)?.size_bytes;
-    // Fails, if the volume cannot be opened, before a file is created.
+    // If the volume cannot be opened, this fails before a file is created.
     drop(pool.open_volume(&place.name).map_err(failure::pool)?);
     let (sink, mut progress) = open(args, size)?;
     let rescue = args.rescue.map(|instead| match instead {

@@ -32,11 +32,11 @@ struct Exported<'a> {
     file: String,
     from: Option<&'a str>,
     format: &'static str,
-    /// Bytes that changed and are data now.
+    /// Number of bytes that changed and are data now.
     copied_bytes: u64,
-    /// Bytes that changed and read as zeroes now.
+    /// Number of bytes that changed and read as zeroes now.
     zero_bytes: u64,
-    /// Bytes read from both sides, to tell changes from data that a copy moved.
+    /// Number of bytes that were read from both sides, because a map can differ where a copy only moved the data.
     compared_bytes: u64,
     seconds: f64,
 }
@@ -118,13 +118,13 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBoo
     struct Reply {
         copied_bytes: u64,
         zero_bytes: u64,
-        /// Missing in replies of older daemons, which do not compare.
+        /// Missing in replies of older daemons, which do not compare data.
         #[serde(default)]
         compared_bytes: u64,
     }
     let volume = args.volume.name.clone();
     let from = args.from.as_deref().map(|from| value::snapshot_of(&volume, from));
-    // Fails, if a volume does not exist, before a file is created.
+    // If a volume does not exist, this fails before a file is created.
     let size = pool.volume(&volume)?.size_bytes;
     from.as_deref().map(|from| pool.volume(from)).transpose()?;
     let mut progress = Progress::new("export", args.progress, args.json, Some(size));

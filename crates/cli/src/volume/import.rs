@@ -28,7 +28,7 @@ struct Imported {
     done: &'static str,
     volume: VolumeJson,
     image_bytes: u64,
-    /// Bytes in blocks with data, which were written.
+    /// Number of bytes in blocks with data, which were written.
     copied_bytes: u64,
     seconds: f64,
 }
@@ -65,7 +65,7 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
         volume.in_short(),
         fmt_bytes(copied_bytes),
         fmt_bytes(image_bytes),
-        // Speed of the copied bytes only, because holes take no time.
+        // The speed is that of the copied bytes only, because holes take no time.
         fmt_bytes((copied_bytes as f64 / seconds.max(1e-9)) as u64),
     ));
     Ok(())

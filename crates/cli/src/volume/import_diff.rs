@@ -1,4 +1,4 @@
-//! `sheave volume import-diff`: brings a volume from one snapshot to the next, by a diff.
+//! `sheave volume import-diff`: changes a volume from the state of one snapshot to that of the next, with a diff.
 //!
 //! The diff is applied by [`sheave_daemon::copy::import_diff`].
 
@@ -26,7 +26,8 @@ use crate::space::Warner;
 /// Result as JSON.
 #[derive(Serialize)]
 struct ImportedJson {
-    /// `imported`; or `finished` if an earlier import had only the end left to do, `present` if it had done everything.
+    /// `imported`, or `finished` if an earlier import had left only the end to do, or `present` if it had done
+    /// everything.
     done: String,
     volume: VolumeJson,
     from: Option<String>,
@@ -34,7 +35,7 @@ struct ImportedJson {
     format: String,
     copied_bytes: u64,
     zero_bytes: u64,
-    /// Properties that could not be verified.
+    /// Warnings about properties that could not be verified.
     warnings: Vec<String>,
     seconds: f64,
 }
@@ -61,7 +62,7 @@ pub fn run(args: &ImportDiffArgs) -> Result<(), Failure> {
     let (base, new) = (args.base.as_deref(), args.name.as_deref());
     let wanted = Wanted { file: &name, place, base, name: new };
     // The header is read before the pool is opened, so that an invalid diff has no effect on the pool. If a daemon
-    // holds the pool, it reads the header itself, because a stream can be read only once.
+    // holds the pool, the daemon reads the header, because a stream can be read only once.
     let (pool, outcome) = match Opened::held(&place.pool)? {
         Some(pool) => {
             let By::Them(holder) = pool.by() else { return Err(Failure::run("a pool that a daemon holds was opened")) };

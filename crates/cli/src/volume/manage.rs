@@ -1,7 +1,7 @@
 //! Commands that change a volume as a whole: create, resize, rename, snapshot, clone, rollback, delete.
 //!
-//! Each opens the pool, makes one change that is durable when it returns, and closes the pool. Commands that destroy
-//! data ask for confirmation first.
+//! Each command opens the pool, makes one change that is durable when it returns, and closes the pool. Commands that
+//! destroy data ask for confirmation first.
 
 use serde::Serialize;
 use sheave_base::units::fmt_bytes;
@@ -57,7 +57,7 @@ fn one(
     Ok(())
 }
 
-/// `sheave volume create`.
+/// Runs `sheave volume create`.
 pub fn create(args: &args::CreateArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     let size = args.size.unwrap_or(0);
@@ -68,7 +68,7 @@ pub fn create(args: &args::CreateArgs) -> Result<(), Failure> {
     one(place, args.json, "created", |pool| pool.create(name, size, args.max_size))
 }
 
-/// `sheave volume resize`.
+/// Runs `sheave volume resize`.
 pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "resized", |pool| {
@@ -81,8 +81,7 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
             let what = format!("{} shrinks from {from} to {to}; what lies beyond is lost", args.volume);
             confirm::destroy(args.yes, &what)?;
         }
-        // Without --size the size is left alone: writes may extend a growing volume meanwhile, which must not be
-        // undone.
+        // Without --size the size is not set. Writes may extend a growing volume meanwhile, which must not be undone.
         let asked = args.size.is_some().then_some(new);
         pool.resize(name, (asked, args.max_size), args.force, |pool| {
             let now = pool.volume_info(name)?;
@@ -91,14 +90,14 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
     })
 }
 
-/// `sheave volume rename`.
+/// Runs `sheave volume rename`.
 pub fn rename(args: &args::RenameArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     let new = value::snapshot_of(name, &args.new_name);
     one(place, args.json, "renamed", |pool| pool.rename(name, &new))
 }
 
-/// `sheave volume snapshot`.
+/// Runs `sheave volume snapshot`.
 pub fn snapshot(args: &args::SnapshotArgs) -> Result<(), Failure> {
     let (first, more) = (&args.volume, &args.more);
     if let Some(at) = &args.at {
@@ -140,17 +139,18 @@ fn together(args: &args::SnapshotArgs, at: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `sheave volume clone`.
+/// Runs `sheave volume clone`.
 pub fn clone(args: &args::CloneArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "cloned", |pool| pool.clone_volume(name, &args.name))
 }
 
-/// `sheave volume rollback`.
+/// Runs `sheave volume rollback`.
 pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "rolled back", |pool| {
-        // Checked first, so that confirmation is not asked for names that do not exist.
+        // The names are checked first, so that the user is not asked to confirm an operation on names that do not
+        // exist.
         pool.volume(name)?;
         let snapshot = value::snapshot_of(name, &args.snapshot);
         pool.volume(&snapshot)?;
@@ -160,7 +160,7 @@ pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
     })
 }
 
-/// `sheave volume delete`.
+/// Runs `sheave volume delete`.
 pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
     let (place, given) = (&args.volume.pool, several::names(&args.volume, &args.more, "delete")?);
     let mut names: Vec<&str> = given.iter().map(String::as_str).collect();
@@ -182,7 +182,7 @@ pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
 fn delete_all(pool: &Opened, names: &[&str], args: &args::DeleteArgs) -> Result<u64, Failure> {
     let infos = names.iter().map(|name| pool.volume(name)).collect::<Result<Vec<_>, _>>()?;
     let written: u64 = infos.iter().map(|info| info.written_bytes).sum();
-    // No confirmation if there is no data to lose.
+    // No confirmation is needed if there is no data to lose.
     if written > 0 {
         let hold = if names.len() == 1 { "holds" } else { "hold" };
         let (names, place) = (names.join(", "), pool.place());

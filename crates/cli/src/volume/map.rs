@@ -1,8 +1,8 @@
 //! `sheave volume map`: lists which parts of a volume are data, unwritten or holes, and their positions in the pool.
 //!
-//! The JSON is an array in the format of `qemu-img map --output=json`, so that programs for that can read it: `start`,
-//! `length`, `depth` (0), `present`, `zero`, `data`, and `offset` where there is data. There are two additional fields:
-//! `unwritten` (allocated without data) and `shared`.
+//! The JSON is an array in the format of `qemu-img map --output=json`, so that programs that read this format can use
+//! it: `start`, `length`, `depth` (0), `present`, `zero`, `data`, and `offset` where there is data. There are two
+//! additional fields: `unwritten` (allocated without data) and `shared`.
 
 use sheave_base::units::fmt_bytes;
 use sheave_daemon::failure::Failure;
@@ -115,7 +115,7 @@ mod tests {
             }
         }
         assert_eq!(all, extents().iter().map(ExtentJson::new).collect::<Vec<_>>());
-        // Adjacent ranges at separate positions in the pool are separate extents.
+        // Adjacent ranges that lie apart in the pool are separate extents.
         let elsewhere = [(0, 0), (4096, 1 << 20)]
             .map(|(pos, addr)| Extent::new(pos, 4096, ExtentKind::Data).addr(addr).shared(true));
         let mut two = Vec::new();

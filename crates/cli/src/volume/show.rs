@@ -27,7 +27,7 @@ struct ListJson {
     unsure: Option<Vec<String>>,
 }
 
-/// `sheave volume list`.
+/// Runs `sheave volume list`.
 pub fn list(args: &ListArgs) -> Result<(), Failure> {
     let pool = Opened::open(&args.pool, if args.rescue { Access::Rescue } else { Access::Look })?;
     let unsure = pool.unsure();
@@ -76,7 +76,8 @@ fn chosen(args: &ListArgs, mut volumes: Vec<VolumeJson>) -> Result<Vec<VolumeJso
     Ok(volumes)
 }
 
-/// Returns each volume, followed by its snapshots from the oldest on, with its depth: 0 if its origin is not listed.
+/// Returns each volume, followed by its snapshots from the oldest on. Each has its depth, which is 0 if its origin is
+/// not listed.
 fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
     let listed: BTreeSet<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
     let mut below: BTreeMap<&str, Vec<&VolumeJson>> = BTreeMap::new();
@@ -88,7 +89,7 @@ fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
         }
     }
     below.values_mut().for_each(|those| those.sort_by_key(|volume| (volume.created, volume.id)));
-    // A stack, whose last element comes next. It terminates, because origins are older than their snapshots.
+    // A stack whose last element comes next. The loop ends, because origins are older than their snapshots.
     let mut next: Vec<(usize, &VolumeJson)> = roots.into_iter().rev().map(|volume| (0, volume)).collect();
     let mut all = Vec::with_capacity(volumes.len());
     while let Some((depth, volume)) = next.pop() {
@@ -101,7 +102,7 @@ fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
 
 fn table(volumes: &[(usize, &VolumeJson)]) -> String {
     let width = volumes.iter().map(|(depth, volume)| 2 * depth + volume.name.len()).max().unwrap_or(0).max(4);
-    // A column for the maximum size, if any volume grows.
+    // There is a column for the maximum size if any volume grows.
     let grows = volumes.iter().any(|(_, volume)| volume.max_size_bytes.is_some());
     let most = |text: &str| if grows { format!("  {text:>9}") } else { String::new() };
     let mut text = format!(
@@ -137,7 +138,7 @@ fn table(volumes: &[(usize, &VolumeJson)]) -> String {
     text
 }
 
-/// `sheave volume info`.
+/// Runs `sheave volume info`.
 pub fn info(args: &OneArgs) -> Result<(), Failure> {
     let place = &args.volume;
     let pool = Opened::open(&place.pool, Access::Look)?;

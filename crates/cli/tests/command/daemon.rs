@@ -247,7 +247,7 @@ fn a_pool_that_is_damaged_does_not_stop_the_others_and_a_reload_tries_again() {
     daemon.end();
 }
 
-/// Reads the configuration again, and waits until that is done.
+/// Sends SIGHUP to the daemon, and waits until it has read the configuration again.
 fn reload(daemon: &Daemon) {
     let done = || daemon.said().matches("event=reloaded").count();
     let (before, until) = (done(), Instant::now() + Duration::from_secs(60));

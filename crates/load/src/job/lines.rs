@@ -13,9 +13,9 @@ pub(super) enum Line<'a> {
     Option { key: &'a str, value: Option<String> },
 }
 
-/// Parses one line. An error has its fix beside it.
+/// Parses one line. Returns an error together with its fix.
 pub(super) fn read<'a>(text: &'a str, env: Env<'_>) -> Result<Line<'a>, (String, &'static str)> {
-    // A comment may begin anywhere, also inside of quotes: fio knows none.
+    // A comment may begin anywhere, even inside quotes, because fio knows no quotes.
     let text = text.split([';', '#']).next().unwrap_or_default();
     let text = text.trim_matches(|char: char| char.is_whitespace() || char.is_control());
     if text.is_empty() {
@@ -35,13 +35,13 @@ pub(super) fn read<'a>(text: &'a str, env: Env<'_>) -> Result<Line<'a>, (String,
     Ok(Line::Option { key, value: Some(expand(value, env)?) })
 }
 
-/// Returns the value of an environment variable.
+/// Function that returns the value of an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Words that fio replaces by a number of the machine.
 const KEYWORDS: [&str; 3] = ["$pagesize", "$mb_memory", "$ncpus"];
 
-/// Replaces environment variables by their values: one that is not set is empty, as for fio.
+/// Replaces environment variables by their values. Like in fio, a variable that is not set is empty.
 fn expand(value: &str, env: Env<'_>) -> Result<String, (String, &'static str)> {
     let (mut out, mut rest) = (String::new(), value);
     while let Some(at) = rest.find("${") {

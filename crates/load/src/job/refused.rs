@@ -1,6 +1,7 @@
-//! Options of fio that a run cannot do as they are meant, with the reason for each.
+//! Options of fio whose meaning a run cannot implement, with the reason for each.
 //!
-//! Together with the options that are known these are all of fio's manual; a test asks the real fio for its list.
+//! Together with the accepted options these are all options of fio's manual; a test compares them with the list that
+//! fio prints.
 
 /// Options that are refused for one reason.
 pub(super) struct Refused {

@@ -1,4 +1,5 @@
-//! The meaning of job files, the refused options, and a check that fio reads the files of the repository.
+//! Tests of the meaning of job files and of the refused options, and a check that fio reads the files of the
+//! repository.
 
 use super::*;
 
@@ -8,12 +9,12 @@ fn job(text: &str) -> Result<Job, LoadError> {
     Job::parse("my.fio", text)
 }
 
-/// Parses a job with these lines, which is valid without them.
+/// Parses a job that consists of `lines` and of the lines that a valid job needs.
 fn with(lines: &str) -> Result<Job, LoadError> {
     job(&format!("[global]\nioengine=io_uring\n[a]\n{lines}\n"))
 }
 
-/// Parses a job with these lines in an environment.
+/// Same as `with`, with an environment variable `SIZE`.
 fn with_env(lines: &str) -> Result<Job, LoadError> {
     let env = |name: &str| (name == "SIZE").then(|| "8k".to_owned());
     Job::parse_in("my.fio", &format!("[a]\nioengine=io_uring\n{lines}\n"), &env)
@@ -67,7 +68,7 @@ fn what_a_file_leaves_out_is_fios_default() {
     assert_eq!(here.spec().as_deref(), Some("file:/dev/null,direct=on"), "it has a size of its own");
 }
 
-/// Compares with the counts of fio 3.33 for the same lines with its engine null.
+/// Compares the number of I/Os with the counts of fio 3.33 for the same lines with its engine null.
 #[test]
 fn a_job_ends_when_fio_ends() {
     let ios = |lines: &str, range: u64| with(lines).map(|job| job.work.ios(range, job.bs)).expect(lines);
@@ -231,7 +232,7 @@ fn files_that_are_none_are_refused() {
     assert!(Job::open(Path::new("/dev/zero")).unwrap_err().cause.contains("more than"), "it has no end");
 }
 
-/// Returns the names in the first column of the page's table with this head.
+/// Returns the names in the first column of that table of the page whose head is `head`.
 fn told(head: &str) -> Vec<&'static str> {
     let page = include_str!("../../../../docs/reference/jobs.md");
     let (_, table) = page.split_once(head).expect("a table of that head");
@@ -258,7 +259,7 @@ fn the_page_has_every_option() {
     assert!(page.contains(&table_of_refused()), "write:\n{}", table_of_refused());
 }
 
-/// Returns the table in the form of the page.
+/// Returns the table of refused options like the page has it.
 fn table_of_refused() -> String {
     let row = |group: &refused::Refused| {
         let names: Vec<String> = group.names.iter().map(|name| format!("`{name}`")).collect();
@@ -267,7 +268,7 @@ fn table_of_refused() -> String {
     REFUSED.iter().map(row).collect()
 }
 
-/// Returns the names of options that the real fio prints.
+/// Returns the names of the options that fio prints for the argument `help`.
 fn names_of(fio: &Path, help: &str) -> Vec<String> {
     let told = std::process::Command::new(fio).arg(help).output().expect("fio starts");
     let text = String::from_utf8(told.stdout).expect("text");

@@ -13,12 +13,12 @@ pub(super) fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a number from 1 to `most`.
+/// Parses a whole number from 1 to `most`.
 pub(super) fn count(text: &str, most: u32) -> Result<u32, String> {
     number(text, 1, u64::from(most)).map(|number| number as u32)
 }
 
-/// Parses 1 or 0.
+/// Parses `1` as true and `0` as false.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "1" => Ok(true),
@@ -56,7 +56,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the bytes of one I/O.
+/// Parses the size of one I/O in bytes.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
     const MAX: u64 = 16 << 20;
     if text.contains([',', '/']) {

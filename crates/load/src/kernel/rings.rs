@@ -30,7 +30,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Requests `flags` (`IORING_SETUP_*`) and, with [`SETUP_CQSIZE`], a CQ of this many entries.
+    /// Returns parameters that request `flags` (`IORING_SETUP_*`) and, with [`SETUP_CQSIZE`], a CQ of `cq_entries`
+    /// entries.
     pub fn new(cq_entries: u32, flags: u32) -> Self {
         Self { cq_entries, flags, ..Self::default() }
     }
@@ -100,7 +101,7 @@ impl Mapping {
         }
     }
 
-    /// Returns a pointer `offset` bytes in, where the kernel says that a `T` lies (I2).
+    /// Returns a pointer to the `T` that the kernel placed `offset` bytes into the mapping (I2).
     fn at<T>(&self, offset: u32) -> *mut T {
         debug_assert!(offset as usize + size_of::<T>() <= self.len, "I2: the kernel's offsets lie inside");
         self.start.as_ptr().wrapping_add(offset as usize).cast()
@@ -118,7 +119,7 @@ impl Drop for Mapping {
 pub struct Rings {
     sq_tail: *mut AtomicU32,
     sq_mask: u32,
-    /// SQEs filled so far, published or not.
+    /// Number of SQEs filled so far, whether published or not.
     filled: u32,
     sqes: *mut Sqe,
     cq_head: *mut AtomicU32,
@@ -187,7 +188,8 @@ impl Rings {
         unsafe { &mut *self.sqes.add(index as usize) }
     }
 
-    /// Returns all SQEs, for the common fields of all requests; before the first submission.
+    /// Returns all SQEs, so that the caller can fill in the fields that all requests share. Called before the first
+    /// submission.
     pub fn all_sqes(&mut self) -> &mut [Sqe] {
         // SAFETY: I2; nothing is in flight.
         unsafe { std::slice::from_raw_parts_mut(self.sqes, self.sq_mask as usize + 1) }

@@ -1,4 +1,4 @@
-//! Setup of the peer's ring: missing features fall back, deferred task work is chosen by measurement.
+//! Setup of the peer's ring. Missing features are left out; a measurement decides about deferred task work.
 //!
 //! * I3. A feature that the kernel lacks is left out without an error; only io_uring itself is required.
 #![allow(unsafe_code)] // Registering takes raw pointers.
@@ -20,24 +20,24 @@ use crate::verify::block;
 pub struct Setup<'a> {
     /// The file to read and write; `None` for NOPs.
     pub file: Option<File>,
-    /// Most I/Os in flight.
+    /// Largest number of I/Os in flight.
     pub depth: u32,
-    /// SQEs per enter, used by the measurement of task work.
+    /// Number of SQEs per enter in the measurement that decides about deferred task work.
     pub batch: u32,
-    /// Bytes of an I/O.
+    /// Size of an I/O in bytes.
     pub bs: u32,
-    /// Set the ring up with IOPOLL.
+    /// True to set the ring up with IOPOLL.
     pub poll: bool,
-    /// Limits of the kernel's workers; with them NOPs run there (IOSQE_ASYNC).
+    /// Limits of the kernel's workers. If they are set, NOPs run in workers (IOSQE_ASYNC).
     pub workers: Option<Workers<'a>>,
 }
 
 /// Limits of the kernel's workers.
 #[derive(Clone, Copy)]
 pub struct Workers<'a> {
-    /// Most workers of each kind (bound and unbound).
+    /// Largest number of workers of each kind (bound and unbound).
     pub limit: u32,
-    /// CPUs that they run on; empty for all.
+    /// CPUs that the workers run on; empty for all CPUs.
     pub cpus: &'a [usize],
 }
 
@@ -56,11 +56,11 @@ struct RsrcUpdate {
 }
 
 impl KernelRing {
-    /// Sets up a ring. For NOPs, with or without deferred task work, whichever is faster on this machine.
+    /// Sets up a ring. For NOPs it uses deferred task work only if that is faster on this machine.
     pub fn new(mut setup: Setup<'_>) -> Result<Self, LoadError> {
         let file = setup.file.take();
         let rings = match &file {
-            // I/O that sleeps: deferred task work spares the submitting thread interruptions.
+            // I/O on a file sleeps. Deferred task work interrupts the submitting thread less often.
             Some(_) => match build(&setup, true, true)? {
                 Some(rings) => Some(rings),
                 None => build(&setup, false, true)?,
@@ -74,7 +74,7 @@ impl KernelRing {
         Self::over(&setup, rings, file)
     }
 
-    /// Adds buffers, file and SQEs to a ring.
+    /// Makes the peer from a ring: adds the buffers, the file and the prepared SQEs.
     fn over(setup: &Setup<'_>, rings: Rings, file: Option<File>) -> Result<Self, LoadError> {
         let len = (setup.depth as usize) * (setup.bs as usize);
         let mut buffers = Buf::zeroed(len, 4096).map_err(|err| {
@@ -85,7 +85,7 @@ impl KernelRing {
             register(&rings, REGISTER_FILES, &mut [file.as_raw_fd()]).map_err(|err| {
                 LoadError::run(format!("the kernel does not register the file with the peer's ring: {err}"))
             })?;
-            // Touched now, so that page faults are not measured.
+            // The buffers are written now, so that page faults are not measured.
             block::fill_plain(&mut buffers);
             let region = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: len };
             fixed_buffers = register(&rings, REGISTER_BUFFERS, &mut [region]).is_ok();
@@ -101,7 +101,8 @@ impl KernelRing {
     }
 }
 
-/// Sets up the ring itself, with the most modern features that the kernel has (I3); `None` if it has no `defer`.
+/// Sets up the ring itself, with the most modern features that the kernel has (I3). Returns `None` if `defer` is set
+/// and the kernel has no deferred task work.
 fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, LoadError> {
     let mut flags = rings::SETUP_CQSIZE;
     if setup.poll && file {
@@ -141,9 +142,9 @@ fn register<T>(rings: &Rings, what: u32, arguments: &mut [T]) -> IoResult<i64> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Sets the number of the kernel's workers, and their CPUs.
+/// Sets the largest number of the kernel's workers, and their CPUs.
 fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), LoadError> {
-    // Bound and unbound workers: NOPs run on one of these kinds.
+    // The two numbers are for bound and unbound workers; NOPs run on one of these kinds.
     register(rings, REGISTER_IOWQ_MAX_WORKERS, &mut [workers.limit; 2])
         .map_err(|err| LoadError::run(format!("the kernel does not take a limit for its workers: {err}")))?;
     if workers.cpus.is_empty() {
@@ -160,7 +161,8 @@ fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Registers the ring with its own thread, so that an enter needs no lookup of the descriptor (I3).
+/// Registers the ring with its own thread, so that an enter needs no lookup of the descriptor. Without that feature it
+/// uses the descriptor (I3).
 fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
     let mut update = [RsrcUpdate { offset: u32::MAX, resv: 0, data: rings.fd() as u64 }];
     match register(rings, REGISTER_RING_FDS, &mut update) {
@@ -169,7 +171,7 @@ fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
     }
 }
 
-/// Returns the ring that does more NOPs: the better of three short turns each.
+/// Returns the ring that does more NOPs, judged by the better of three short turns of each.
 fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, LoadError> {
     const TURNS: usize = 3;
     let (mut deferred, mut plain) = (KernelRing::over(setup, deferred, None)?, KernelRing::over(setup, plain, None)?);

@@ -3,7 +3,7 @@
 //! | bytes | little-endian |
 //! |---|---|
 //! | 0..8 | magic `SHEAVEB1` |
-//! | 8..16 | run: differs from run to run, so that data left by an earlier one is told apart |
+//! | 8..16 | run: differs from run to run, so that data of an earlier run is recognised |
 //! | 16..24 | address on the device, in bytes |
 //! | 24..28 | generation: 1 for the first write of this block in this run |
 //! | 28..32 | length of the block |
@@ -17,7 +17,7 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use sheave_base::rng::Rng;
 
-/// Smallest block that has room for all fields.
+/// Length of the smallest block that has room for all fields.
 pub const MIN_LEN: usize = 512;
 
 const MAGIC: [u8; 8] = *b"SHEAVEB1";
@@ -27,15 +27,15 @@ const CRC: usize = 4;
 /// Identity of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The run that wrote it.
+    /// Identity of the run that wrote the block.
     pub run: u64,
-    /// Position on the device in bytes.
+    /// Offset on the device, in bytes.
     pub address: u64,
     /// Number of times that this run has written the block.
     pub generation: u32,
 }
 
-/// Reason for which a block is wrong.
+/// The reason why a block is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Nothing but zeroes.
@@ -54,14 +54,14 @@ pub enum Finding {
     Damaged {
         /// Identity in the head of the block.
         says: Identity,
-        /// First byte that differs from the data that was written.
+        /// Index of the first byte that differs from the data that was written.
         from: usize,
-        /// End of the differing bytes: the byte after the last one.
+        /// Index of the byte after the last one that differs.
         to: usize,
     },
 }
 
-/// Fills `block` as the block `who`.
+/// Fills `block` with the contents of the block `who`.
 pub fn seal(block: &mut [u8], who: Identity) {
     debug_assert!(block.len() >= MIN_LEN && block.len().is_multiple_of(8), "blocks are whole sectors");
     let (head, rest) = block.split_at_mut(HEAD);
@@ -108,7 +108,7 @@ fn diagnose(block: &[u8], expected: Identity, says: Option<Identity>, whole: boo
     }
 }
 
-/// Returns the identity in the head of a block; `None` without the magic or with the wrong length.
+/// Returns the identity in the head of a block. Returns `None` if the magic is missing or the length is wrong.
 fn identity(block: &[u8]) -> Option<Identity> {
     let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?)) };
     if block.get(..8)? != MAGIC {
@@ -118,30 +118,30 @@ fn identity(block: &[u8]) -> Option<Identity> {
     (len == block.len()).then_some(Identity { run: word(8)?, address: word(16)?, generation })
 }
 
-/// Result of [`left`]: the kind of data found on a device.
+/// The kind of data found on a device; the result of [`left`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// These bytes were left by a run of this program, or never written: a plain sector, zeroes, or a block that proves
-    /// itself.
+    /// This number of bytes was left by a run of this program, or never written: a plain sector, zeroes, or a whole
+    /// block of a verified run.
     Ours(usize),
-    /// A block of a run begins here; it has this many bytes, and ends beyond the given ones.
+    /// A block of a run begins here. It has this number of bytes, and ends beyond the given ones.
     More(usize),
-    /// Not written by a run of this program.
+    /// The data was not written by a run of this program.
     Foreign,
 }
 
-/// Longest block that a run writes.
+/// Length of the longest block that a run writes.
 pub const MAX_LEN: usize = 16 << 20;
 
-/// Fills the buffers of a run that is not verified. Not with zeroes, which layers below might treat specially, and so
-/// that each sector can be recognised ([`left`]) wherever in a buffer it was.
+/// Fills the buffers of a run that is not verified. They are not zero, because layers below might treat zeroes
+/// specially. Each sector can be recognised ([`left`]), wherever in a buffer it was.
 pub fn fill_plain(buffers: &mut [u8]) {
     for (at, byte) in buffers.iter_mut().enumerate() {
         *byte = (at % PLAIN) as u8 + 1;
     }
 }
 
-/// Largest byte in plain buffers: bytes count from 1 to this, and again.
+/// Largest byte in plain buffers. Their bytes count from 1 to this number, again and again.
 const PLAIN: usize = 251;
 
 fn is_plain(sector: &[u8]) -> bool {
@@ -149,9 +149,9 @@ fn is_plain(sector: &[u8]) -> bool {
     sector.iter().all(|&byte| byte == 0) || ((1..=PLAIN).contains(&sector[0].into()) && sector.windows(2).all(follows))
 }
 
-/// Classifies the beginning of `bytes`. A verified run leaves sealed blocks; any other run leaves plain sectors, also
-/// over parts of sealed blocks. So a sealed block is recognised by its first sector, and each other sector must be
-/// sealed or plain.
+/// Classifies the beginning of `bytes`. A verified run leaves sealed blocks. Any other run leaves plain sectors, also
+/// over parts of sealed blocks. So a sealed block is recognised by its first sector, and each of its other sectors must
+/// be sealed or plain.
 pub fn left(bytes: &[u8]) -> Left {
     let Some(first) = bytes.get(..MIN_LEN) else { return Left::Foreign };
     if is_plain(first) {

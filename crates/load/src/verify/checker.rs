@@ -1,4 +1,4 @@
-//! The loop of a verified run: fill, run, read back. Not fast: it checks every byte.
+//! The loop of a verified run: fill, run, read back. It is not fast, because it checks every byte.
 //!
 //! * I1. A block has at most one I/O in flight ([`Generations`]), so its expected generation is known at submission.
 //! * I2. A read buffer is poisoned before the read, so that a device that delivers nothing cannot pass off the bytes
@@ -26,15 +26,15 @@ use crate::slots::{InFlight, Slots};
 /// Counts of the checks of a verified run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Tally {
-    /// Blocks written before the run.
+    /// Number of blocks written before the run.
     pub filled: u64,
-    /// Reads during the run whose block was checked.
+    /// Number of reads during the run whose block was checked.
     pub checked: u64,
-    /// Blocks checked by the final pass.
+    /// Number of blocks checked by the final pass.
     pub read_back: u64,
-    /// Reads that could not be checked, because the last write of the block had failed.
+    /// Number of reads that could not be checked, because the last write of the block had failed.
     pub unknown: u64,
-    /// Wrong blocks; the first one ends the run.
+    /// Number of wrong blocks. The first one ends the run.
     pub wrong: u64,
 }
 
@@ -48,7 +48,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// I/O of a slot in flight, with the block content that it must find or leave.
+/// I/O of a slot in flight, with the block contents that it must read or leaves.
 #[derive(Clone, Copy)]
 enum Job {
     Write { block: u64, generation: u32 },
@@ -58,7 +58,7 @@ enum Job {
 /// Next step of a phase.
 enum Next {
     Io(Step),
-    /// All candidates are in flight: wait for completions.
+    /// All blocks that may be chosen are in flight, so the loop waits for completions.
     Busy,
     End,
 }
@@ -93,11 +93,11 @@ pub struct Task {
     /// Bytes of a block.
     pub bs: u32,
     pub depth: u32,
-    /// I/Os per submit.
+    /// Number of I/Os per submit.
     pub batch: u32,
-    /// Number of failed I/Os that do not end the run.
+    /// Largest number of failed I/Os with which the run goes on.
     pub max_errors: u64,
-    /// Place to show progress.
+    /// Counters that the progress display reads.
     pub lane: Arc<Lane>,
 }
 
@@ -139,7 +139,7 @@ impl<E: Engine> Checker<E> {
 
     /// Does the work of the run, and checks every read.
     pub fn work(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
-        // So many tries fail only if nearly all blocks of a small device are in flight.
+        // All tries fail only if nearly all blocks of a small device are in flight.
         const TRIES: u32 = 64;
         self.phase("a read of the run", until, pace, |map, pattern| {
             for _ in 0..TRIES {
@@ -174,7 +174,7 @@ impl<E: Engine> Checker<E> {
         self.map.known()
     }
 
-    /// Returns true if the run must not go on.
+    /// Returns true if the run must stop.
     pub fn failed(&self) -> bool {
         self.wrong.is_some() || self.counts.errors > self.max_errors
     }
@@ -184,7 +184,7 @@ impl<E: Engine> Checker<E> {
         self.counts
     }
 
-    /// Returns the checks so far.
+    /// Returns the counts of checks so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
@@ -193,7 +193,7 @@ impl<E: Engine> Checker<E> {
         &self.clock
     }
 
-    /// Returns the first failed I/O, and the wrong block.
+    /// Returns the first failed I/O and the wrong block, if there are any.
     pub fn into_findings(self) -> (Option<IoError>, Option<Wrong>) {
         (self.first_error, self.wrong)
     }
@@ -249,8 +249,8 @@ impl<E: Engine> Checker<E> {
     }
 
     fn prep(&mut self, step: Step, due: u64) {
-        // Always succeeds: a phase in block order meets no block in flight, and the random phase has claimed its block
-        // already.
+        // Always succeeds: in a phase in block order the block is never in flight, and the random phase has claimed its
+        // block already.
         self.map.claim(step.block);
         let offset = self.pattern.offset(step.block);
         let slot = self.slots.take(InFlight::new(due, step.write, offset));
@@ -379,7 +379,7 @@ mod tests {
             Ok(())
         }
         fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
-            // Newest first, and some are left for the next time: completions come in any order.
+            // Completes the newest first and keeps some for the next time, because completions come in any order.
             let keep = if self.queue.len() > 2 { 1 } else { 0 };
             let ready = self.queue.split_off(keep);
             for &(slot, write, offset) in ready.iter().rev() {
@@ -447,7 +447,8 @@ mod tests {
     #[test]
     fn one_lost_misdirected_or_torn_write_is_found() {
         for fault in [Fault::Lose, Fault::Misdirect, Fault::Tear] {
-            // During the fill, so that a read must see it; or near the end, so that no later write hides it.
+            // The fault happens during the fill, so that a read must find it, or near the end, so that no later write
+            // hides it.
             let writes = run(Rw::Randrw, 20, Fault::None, 0).engine.writes;
             for (rw, at) in [(Rw::Randread, 7), (Rw::Randrw, writes - 1)] {
                 let checker = run(rw, 20, fault, at);
@@ -462,7 +463,7 @@ mod tests {
 
     #[test]
     fn the_last_write_of_a_block_is_checked_too() {
-        // The only write of the last block that is written is lost: only the read back can see it.
+        // The last write of the run is lost, so only the final pass can find that.
         let checker = run(Rw::Write, 100, Fault::Lose, 2000);
         assert_eq!(checker.tally().wrong, 1);
     }

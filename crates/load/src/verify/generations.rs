@@ -8,7 +8,8 @@
 
 use crate::error::LoadError;
 
-/// Most blocks of a verified run, of all its threads together: four bytes each, so 1 GiB of memory.
+/// Largest number of blocks of a verified run, of all its threads together. At four bytes each they take 1 GiB of
+/// memory.
 pub const MAX_BLOCKS: u64 = 256 << 20;
 
 /// Expected content of a block.
@@ -32,7 +33,7 @@ pub struct Generations {
 }
 
 impl Generations {
-    /// Starts with nothing written and nothing in flight.
+    /// Makes the generations of `blocks` blocks, none of which is written or in flight.
     pub fn new(blocks: u64) -> Result<Self, LoadError> {
         let no_memory = |_| {
             LoadError::run(format!("no memory for the generations of {blocks} blocks"))
@@ -57,7 +58,7 @@ impl Generations {
         }
     }
 
-    /// Claims a block for one I/O; returns false if the block has one in flight (I1).
+    /// Claims a block for one I/O. Returns false if the block has an I/O in flight already (I1).
     pub fn claim(&mut self, block: u64) -> bool {
         let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
         let free = self.busy[word] & bit == 0;
@@ -71,7 +72,7 @@ impl Generations {
         (self.last[block as usize] & COUNT) % COUNT + 1
     }
 
-    /// Ends the I/O on a block; `written` is the generation of a write and whether it succeeded.
+    /// Ends the I/O on a block. After a write, `written` has its generation and true if the write succeeded.
     pub fn release(&mut self, block: u64, written: Option<(u32, bool)>) {
         if let Some((generation, succeeded)) = written {
             self.last[block as usize] = if succeeded { generation } else { generation | FAILED };

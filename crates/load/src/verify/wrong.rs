@@ -1,4 +1,4 @@
-//! The report of a wrong block: expected content, found content, and the usual meaning.
+//! The report of a wrong block: expected contents, found contents, and the usual cause.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::block::{Finding, Identity};
 
-/// Bytes of the block that the report shows.
+/// Number of bytes of the block that the report shows.
 const SHOWN: usize = 64;
 
 /// A wrong block.
@@ -18,7 +18,7 @@ pub struct Wrong {
     pub found: Finding,
     /// Bytes of a block.
     pub bs: u32,
-    /// Phase in which it was found.
+    /// Phase in which the block was found.
     pub during: &'static str,
     /// The first bytes of the actual content.
     pub head: Vec<u8>,
@@ -41,7 +41,7 @@ impl Wrong {
         Self { expected, found, bs: block.len() as u32, during, head }
     }
 
-    /// Returns the form for the JSON report.
+    /// Returns the block for the JSON report.
     pub fn json(&self) -> WrongJson {
         WrongJson {
             address: self.expected.address,

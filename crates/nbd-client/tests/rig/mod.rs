@@ -1,8 +1,8 @@
-//! A server that dies on command, and then forgets what was not flushed; and access to it by a ring.
+//! A server that dies on command and then loses all unflushed data, and access to it through a ring.
 //!
 //! It serves one export from memory, in two copies: `cache` has what was written, `stable` what was flushed or written
 //! with FUA. A death closes every connection and resets `cache` to `stable`; the next connection finds the server
-//! restarted. So a test can compare what a flush has promised with what was kept.
+//! restarted. So a test can compare the data that a flush has covered with the data that was kept.
 #![allow(dead_code)] // Each test program uses a part.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub const FLAGS: u16 = tflag::HAS_FLAGS
     | tflag::SEND_WRITE_ZEROES
     | tflag::CAN_MULTI_CONN;
 
-/// The moment at which the server dies, in bytes of all its connections since its start or its last death.
+/// The moment at which the server dies, counted in bytes of all its connections since its start or its last death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
     Sent(u64),
@@ -49,28 +49,28 @@ pub struct State {
     pub name: String,
     /// The next deaths, in order.
     pub dies: VecDeque<Dies>,
-    /// The server receives requests, and answers none.
+    /// True if the server receives requests, and answers none.
     pub silent: bool,
-    /// Number of first connections whose requests are received and not answered.
+    /// Number of connections, from the first on, whose requests are received and not answered.
     pub deaf: u64,
-    /// The server accepts connections, and sends nothing.
+    /// True if the server accepts connections, and sends nothing.
     pub mute: bool,
     /// Number of further requests that are answered with a wrong cookie.
     pub lies: u32,
-    /// The bytes sent for the next request, in place of an answer.
+    /// Function that makes the bytes which are sent for the next request instead of an answer.
     pub forged: Option<fn(&sheave_nbd::Request) -> Vec<u8>>,
-    /// Number of writes that are answered once the header of the first has arrived, with guessed cookies for the rest.
-    /// After that the connection receives nothing more.
+    /// Number of writes that are answered as soon as the header of the first has arrived. The cookies of the others are
+    /// guessed. After that the connection receives nothing more.
     pub hasty: u64,
-    /// The server refuses connections.
+    /// True if the server refuses connections.
     pub away: bool,
-    /// The test has dropped the server.
+    /// True if the test has dropped the server.
     gone: bool,
     pub deaths: u64,
     pub connections: u64,
     pub requests: u64,
     pub flushes: u64,
-    /// Requests with FUA.
+    /// Number of requests with FUA.
     pub fuas: u64,
     pub sent: u64,
     pub received: u64,
@@ -80,7 +80,7 @@ pub struct State {
 type Streams = Arc<Mutex<Vec<UnixStream>>>;
 
 impl State {
-    /// Loses what is not stable, and closes all connections.
+    /// Loses all data that is not stable, and closes all connections.
     pub fn die(&mut self) {
         self.cache = self.stable.clone();
         self.deaths += 1;
@@ -136,7 +136,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Drop for Server {
-    /// Ends the accepting thread, which has the descriptors: one test process makes thousands of servers.
+    /// Ends the accepting thread, which has the descriptors, because one test process makes thousands of servers.
     fn drop(&mut self) {
         self.state().gone = true;
         // Wakes the thread that accepts, which then sees `gone`.
@@ -257,8 +257,8 @@ pub fn ring(device: &Device) -> Option<(Ring, Fd)> {
     }
 }
 
-/// Returns true if a server listens at this socket; the file may exist before that. Connecting would show it too, but
-/// some servers serve one client.
+/// Returns true if a server listens at this socket; the file may exist before that. A connection would show it too, but
+/// some servers serve only one client.
 pub fn is_listening(socket: &Path) -> bool {
     const ACCEPTS: &str = "00010000";
     let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel tells of its sockets");

@@ -1,4 +1,4 @@
-//! The handshake, byte by byte according to the protocol specification.
+//! Tests of the handshake, byte by byte according to the protocol specification.
 
 use super::*;
 
@@ -85,7 +85,7 @@ fn reply(number: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     [&head, (data.len() as u32).to_be_bytes().as_slice(), data].concat()
 }
 
-/// A handshake after the client's flags.
+/// Returns a handshake after the client's flags.
 fn begun(flags: u32) -> Handshake {
     begun_with(Tls::Off, flags)
 }

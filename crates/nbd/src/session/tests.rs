@@ -1,4 +1,4 @@
-//! Requests, byte by byte: those that are valid, those that are refused, and those that end the connection.
+//! Tests of requests, byte by byte: requests that are valid, that are refused, and that end the connection.
 
 use super::*;
 use crate::catalog::ExportInfo;

@@ -1,4 +1,4 @@
-//! Notices over a long life of a device.
+//! Tests of the notices during a long life of a device.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Other clients of an image: their watches and the blocklist; and the notes in the image's metadata.
+//! Other clients of an image, with their watches and the blocklist, and the notes in the image's metadata.
 #![allow(unsafe_code)] // Calls C.
 
 use std::ffi::{CStr, c_char};
@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 
 use super::{Image, WatcherOf, check, text};
 
-/// Room for watchers in the first query, and the most that are read at all.
+/// Number of watchers for which the first query has room, and the largest number that are read at all.
 const WATCHERS: (usize, usize) = (16, 1 << 16);
 
-/// Room for a note, and for the id of an image.
+/// Size of the buffer for a note, and for the id of an image.
 const NOTE_BYTES: usize = 4096;
 
 impl Image {
@@ -32,8 +32,8 @@ impl Image {
         self.change_blocklist("add", address)
     }
 
-    /// Renews a blocklist entry. An existing entry keeps its time, so it is removed first; without the right to do that
-    /// it stays.
+    /// Renews a blocklist entry. An existing entry keeps its time, so it is removed first. Without the right to remove
+    /// it, the old entry stays.
     pub(crate) fn blocklist_anew(&self, address: &str) -> Result<(), i32> {
         self.change_blocklist("rm", address)?;
         self.blocklist(address)
@@ -51,8 +51,8 @@ impl Image {
         change("blocklist").or_else(|errno| change("blacklist").map_err(|_| errno)).map(drop)
     }
 
-    /// Returns the cookies of the watches on the image of the client at this address. A client has none once Ceph has
-    /// not heard from it for a while.
+    /// Returns the cookies of the watches that the client at this address has on the image. A client has none once Ceph
+    /// has received nothing from it for a while.
     pub(crate) fn watches_of(&self, address: &str) -> Result<Vec<u64>, i32> {
         Ok(self.watches(address)?.iter().map(|watch| watch.cookie).collect())
     }
@@ -63,7 +63,8 @@ impl Image {
         Ok(self.watches(address)?.iter().any(|watch| u64::try_from(watch.id) == Ok(number)))
     }
 
-    /// Returns the watches on the image of the client at this address, whose `address` pointers are no longer valid.
+    /// Returns the watches that the client at this address has on the image. Their `address` pointers are no longer
+    /// valid.
     fn watches(&self, address: &str) -> Result<Vec<WatcherOf>, i32> {
         let mut room = WATCHERS.0;
         loop {

@@ -1,4 +1,4 @@
-//! Libraries that are missing.
+//! Tests with missing libraries.
 
 use super::load;
 

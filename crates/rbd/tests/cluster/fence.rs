@@ -1,4 +1,5 @@
-//! Owners of the lock that die, are stopped, or are fenced; and the access that the next owner, and readers, then get.
+//! Owners of the lock that die, are stopped or are fenced, and the access that the next owner and readers get
+//! afterwards.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::{Stopped, filled, make, open, registry, results, ring};
 struct Owner(Child);
 
 impl Owner {
-    /// Starts `rbd bench`, which takes the lock as all writers do. Returns it with its address.
+    /// Starts `rbd bench`, which takes the lock like all writers do. Returns the process and its address.
     fn new(ceph: &Ceph, image: &str) -> (Owner, String) {
         let words =
             ["bench", "--io-type", "write", "--io-size", "4096", "--io-threads", "1", "--io-total", "1T", image];
@@ -81,7 +82,7 @@ fn wait_for_silence(ceph: &Ceph, image: &str, address: &str) {
     }
 }
 
-/// A refused claim leaves a mark of the client that the next claim, of any process, has to fence.
+/// A refused claim leaves a mark on the client. The next claim, of any process, must fence that client.
 pub(crate) fn refused_until_fenced(ceph: &Ceph) {
     let keyring = ceph.dir().join("weak.keyring");
     let rights = ["mon", "allow r", "osd", "profile rbd pool=rbd"];
@@ -119,7 +120,8 @@ fn word<'a>(json: &'a str, key: &str) -> &'a str {
     behind.and_then(|behind| behind.split('"').next()).expect("it is there")
 }
 
-/// Another client, whose claim was refused, has marked this one, which goes on and claims the image again.
+/// Another client, whose claim was refused, has marked this client. This client goes on and claims the image again, and
+/// must not fence itself.
 pub(crate) fn fences_not_itself(ceph: &Ceph) {
     make(ceph, "itself", 16);
     let device = open(ceph, "itself", "").expect("opened");

@@ -1,4 +1,4 @@
-//! Fuzzes the check of a damaged pool: it ends, it does not panic, and what it repairs is clean.
+//! Fuzzes the check of a damaged pool: it ends without a panic, and a pool that it has repaired is clean.
 #![no_main]
 
 use sheave_fuzz::image::{Memory, damaged};

@@ -1,4 +1,4 @@
-//! Fuzzes the scan of a whole journal: blocks of the fuzzer's bytes, each sealed in its place.
+//! Fuzzes the scan of a whole journal. The blocks have the fuzzer's bytes, and each is sealed at its address.
 #![no_main]
 
 use sheave_vol::format::{BLOCK, JOURNAL_START, kind};
@@ -9,7 +9,7 @@ const BLOCKS: usize = 16;
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let sb = sheave_fuzz::superblock(u64::from(data.first().copied().unwrap_or(0)), BLOCKS as u32, 1);
     let mut bytes = vec![0; BLOCKS * BLOCK];
-    // Short pieces, so that many blocks fit what the fuzzer likes to make.
+    // Short pieces, so that inputs of the usual length fill many blocks.
     let pieces = data.get(1..).unwrap_or_default().chunks(160);
     for ((block, piece), at) in bytes.chunks_mut(BLOCK).zip(pieces).zip((JOURNAL_START..).step_by(BLOCK)) {
         block.copy_from_slice(&sheave_fuzz::sealed(piece, kind::JOURNAL, at));

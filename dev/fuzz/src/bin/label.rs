@@ -1,4 +1,4 @@
-//! Fuzzes labels of members: what is accepted is the label that the superblock asks for, to the bit.
+//! Fuzzes labels of members: a label that is accepted equals the one that the superblock implies, bit for bit.
 #![no_main]
 
 use sheave_vol::format::kind;
@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             if label::verify(&block, &sb, number).is_ok() {
                 let mut again = [0; 4096];
                 assert_eq!(label::encode(&mut again, &sb, number), start);
-                // The size may be that of the day when the member came.
+                // The size in the label may be the one from the day when the member was added.
                 assert!(again[..64] == block[..64] || again[64..72] == block[64..72]);
             }
         }

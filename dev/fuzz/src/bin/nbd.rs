@@ -1,5 +1,5 @@
-//! Fuzzes the server's side of the NBD protocol: handshake, with and without TLS, and requests. What comes behind
-//! STARTTLS stands for what TLS has brought.
+//! Fuzzes the server's side of the NBD protocol: handshake, with and without TLS, and requests. The bytes after
+//! STARTTLS stand for the decrypted bytes of the TLS connection.
 #![no_main]
 
 use sheave_nbd::handshake::{self, Handshake, Tls};
@@ -55,7 +55,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             handshake::Step::StartTls => {
                 assert!(tls != Tls::Off && !started);
                 started = true;
-                // Nothing is taken before TLS has begun, and nothing that was negotiated before it is left.
+                // No byte is consumed before TLS has begun, and no result of the negotiation before TLS is kept.
                 let had = out.len();
                 assert_eq!(handshake.step(&data[at..], &One, &mut out), (0, handshake::Step::StartTls));
                 assert_eq!(out.len(), had);

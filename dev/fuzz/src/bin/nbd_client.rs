@@ -1,9 +1,9 @@
-//! Fuzzes the client's side of the NBD protocol: what a server says in the handshake, and its replies.
+//! Fuzzes the client's side of the NBD protocol: the server's part of the handshake, and its replies.
 #![no_main]
 
 use sheave_nbd_client::fuzzing::{Agreed, MAX_ITEM, Mode, Negotiation, What, Wish, next};
 
-/// Longest data that an item may announce.
+/// Largest number of data bytes that an item may announce.
 const MAX_DATA: u32 = 32 << 20;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,5 @@
-//! Fuzzes opening a damaged pool: an error or a pool, never a panic; a pool that opens checks clean when closed.
+//! Fuzzes opening a damaged pool: the result is an error or a pool, never a panic. A pool that opens is clean after it
+//! was closed.
 #![no_main]
 
 use sheave_fuzz::image::damaged;

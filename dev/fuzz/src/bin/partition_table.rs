@@ -1,5 +1,6 @@
-//! Fuzzes the partition tables: what a disk gives out is on it and overlaps nothing, whatever its bytes are. The first
-//! byte chooses the block; the rest is the beginning of the disk, and once more its end, where backups are.
+//! Fuzzes the partition tables: whatever the bytes of a disk are, its partitions are on the disk and do not overlap.
+//! The first byte of the input chooses the block size. The rest is the beginning of the disk, and also its end, where
+//! backup tables are.
 #![no_main]
 
 use sheave_drivers::partition_table::{Disk, Wanted, find, partitions};

@@ -1,4 +1,4 @@
-//! Fuzzes the reader of diffs: it ends, and its ranges ascend within the size, whatever the bytes are.
+//! Fuzzes the reader of diffs. Whatever the bytes are, it ends, and its ranges ascend and lie within the size.
 #![no_main]
 
 use sheave_vol::rbd_diff::{Reader, Record};

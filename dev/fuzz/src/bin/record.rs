@@ -1,4 +1,4 @@
-//! Fuzzes journal records: what decodes has one encoding.
+//! Fuzzes journal records: a record that can be decoded has only one encoding.
 #![no_main]
 
 use sheave_vol::record::Record;

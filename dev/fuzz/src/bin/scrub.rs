@@ -1,6 +1,6 @@
-//! Fuzzes what is done to damaged pools whose checksums are right: opening, looking, copying, scrubbing and closing end
-//! without a panic; and what the check finds clean opens whole, scrubs clean, and is clean when it is closed. (The
-//! check reads no data: that a map names units whose data is not what their checksums say, only the scrub can find.)
+//! Fuzzes the use of damaged pools whose checksums are right. Opening, reading, copying, scrubbing and closing must end
+//! without a panic. A pool that the check finds clean must open whole, scrub clean, and be clean after it was closed.
+//! (The check reads no data. Only the scrub can find that a map names units whose data does not match their checksums.)
 #![no_main]
 
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use sheave_fuzz::image::damaged;
 use sheave_vol::{CheckOptions, Finding, FindingKind, OpenOptions, Pool, ScrubOptions, check, check_device};
 
-/// Bytes of each volume that are looked at.
+/// Number of bytes of each volume that are read.
 const LOOK: u64 = 64 << 20;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! Fuzzes pages of checksums: the marks of what decodes lie in the region, and it has one encoding.
+//! Fuzzes pages of checksums: if a page can be decoded, its marks lie in the region, and it has only one encoding.
 #![no_main]
 
 use sheave_vol::format::{HEADER, MAX_SUMS, kind};

@@ -1,4 +1,4 @@
-//! Fuzzes the superblock: what decodes is consistent, and encodes to the same bytes.
+//! Fuzzes the superblock: one that can be decoded is consistent, and encodes to the same bytes.
 #![no_main]
 
 use sheave_vol::format::{SUPERBLOCKS, kind};

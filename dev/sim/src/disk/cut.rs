@@ -21,7 +21,7 @@ pub struct Loose {
     pub data: Arc<[u8]>,
     /// Sectors of the write that have a later durable content.
     pub dead: Vec<u64>,
-    /// The write was acknowledged.
+    /// True if the write was acknowledged.
     pub ended: bool,
 }
 
@@ -39,11 +39,12 @@ pub enum Fate {
 /// The effect of one crash on all loose writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// By loose write.
+    /// The fate of each loose write.
     pub fates: Vec<Fate>,
     /// The order in which kept writes reach the medium.
     pub order: Vec<usize>,
-    /// The write whose first block lands elsewhere, and the sector where. Only where a test asks for it.
+    /// Index of the write whose first block lands elsewhere, and the sector at which it lands. Set only if a test asks
+    /// for it.
     pub misdirected: Option<(usize, u64)>,
 }
 
@@ -67,7 +68,7 @@ impl Cut {
         let mut cut = Cut::keep_all(count);
         let style = rng.below(10);
         let odd = rng.below(count as u64) as usize;
-        // A prefix of the writes, as a disk leaves it that empties its cache in order.
+        // A prefix of the writes, like a disk leaves it that writes its cache back in order.
         let prefix = rng.below(count as u64 + 1) as usize;
         for (at, write) in loose.iter().enumerate() {
             cut.fates[at] = match style {
@@ -118,8 +119,12 @@ impl Cut {
     }
 }
 
-/// Returns a mask of the sectors that are kept: those before some place, as if the power had gone in mid-write; those
-/// from a place on; whole blocks of 4 KiB, for a disk that emulates 512-byte sectors; or any.
+/// Returns a mask of the sectors that are kept. It is drawn from four kinds:
+///
+/// - the sectors before a random one, as if the power had gone in mid-write,
+/// - the sectors from a random one on,
+/// - whole blocks of 4 KiB, like a disk that emulates 512-byte sectors,
+/// - any sectors.
 fn tear(rng: &mut Rng, sectors: usize) -> u64 {
     let place = rng.below(sectors.min(63) as u64 + 1);
     match rng.below(8) {

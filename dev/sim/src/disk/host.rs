@@ -8,11 +8,11 @@ use super::image::{Image, PAGE, SECTOR};
 /// The pages that the file system has allocated to the file, and the room that is left.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// By page.
+    /// True for each page that is allocated.
     given: Vec<bool>,
-    /// Free pages.
+    /// Number of free pages.
     room: u64,
-    /// Other users take at once what is given back.
+    /// True if other users take the pages that are given back at once.
     has_others: bool,
 }
 
@@ -34,7 +34,8 @@ impl Host {
         self.room += pages;
     }
 
-    /// Frees the pages that lie wholly in a discarded range; unless others take them, any write may get them.
+    /// Frees the pages that lie wholly in a discarded range. Other users take them at once if there are any; otherwise
+    /// any write may get them.
     pub(super) fn give_back(&mut self, sector: u64, bytes: usize) {
         let start = sector * SECTOR as u64;
         let pages = start.div_ceil(PAGE as u64)..(start + bytes as u64) / PAGE as u64;

@@ -1,7 +1,7 @@
 //! The bytes of a simulated disk: sparse, and cheap to copy.
 //!
-//! Owns [`Image`]. Copies share pages of 4 KiB until one of them writes, so a crash point costs what it changes, not
-//! what the disk holds.
+//! Owns [`Image`]. Copies share pages of 4 KiB until one of them writes, so a copy for a crash point uses memory only
+//! for the pages that change after it.
 
 use sheave_base::sync::Arc;
 
@@ -70,8 +70,8 @@ impl Image {
         self.pages.iter().enumerate().filter_map(|(at, page)| Some((at as u64, &**page.as_ref()?)))
     }
 
-    /// Returns the image as a copy of the file has it that was made without blank pages, from `byte` on: pages of
-    /// zeroes count as never written.
+    /// Returns the image of a file that was copied without its blank pages: from `byte` on, pages of zeroes count as
+    /// never written.
     #[must_use]
     pub fn sparse_from(mut self, byte: u64) -> Image {
         for page in self.pages.iter_mut().skip(byte.div_ceil(PAGE as u64) as usize) {

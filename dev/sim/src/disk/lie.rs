@@ -5,7 +5,7 @@
 pub enum Lie {
     /// Flushes succeed, and nothing becomes durable.
     FlushDoesNothing,
-    /// A flush makes durable only what had ended when the flush before it came.
+    /// A flush makes durable only the writes that had ended when the previous flush arrived.
     LateFlush,
     /// FUA writes end in the cache like all others.
     FuaIsVolatile,

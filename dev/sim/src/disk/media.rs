@@ -1,7 +1,7 @@
 //! The media of a disk: durable data, data in the cache, writes under way, and the contents that a crash leaves.
 //!
-//! Owns [`Media`], which changes by [`Step`]s alone. A disk logs its steps as it runs; the same steps on the same image
-//! give the same media, so a run can be cut at any step after it is over.
+//! Owns [`Media`]. Only [`Step`]s change it. A disk logs its steps while it runs, and the same steps on the same image
+//! give the same media. So a run can be cut at any step after it is over.
 //!
 //! Invariants:
 //! - I1: a flush that ends makes durable the writes that had ended when it arrived, in the order in which they ended.
@@ -28,18 +28,18 @@ pub enum Step {
         sector: u64,
         /// Whole sectors.
         data: Arc<[u8]>,
-        /// Durable when it ends.
+        /// True if the write is durable when it ends.
         fua: bool,
     },
-    /// A flush arrives, at the disk or at one of several that lie end to end.
+    /// A flush arrives, at the disk or at one of the members that form it end to end.
     Flush {
         id: u64,
-        /// The sectors of that disk.
+        /// The sectors of the disk or member that is flushed.
         sectors: Range<u64>,
     },
     Fail {
         id: u64,
-        /// The write took effect nevertheless, in the cache.
+        /// True if the write took effect nevertheless, in the cache.
         done: bool,
     },
     /// A request succeeds.
@@ -67,7 +67,7 @@ enum Moving {
         data: Arc<[u8]>,
         fua: bool,
     },
-    /// `covers`: the number of writes that had ended when the flush arrived.
+    /// `covers` is the number of writes that had ended when the flush arrived.
     Flush {
         covers: u64,
         sectors: Range<u64>,
@@ -134,7 +134,8 @@ impl Media {
             Step::Fail { id, done } => match self.moving.remove(id) {
                 Some(Moving::Write { sector, data, .. }) if *done => self.end_write(sector, data, false),
                 Some(Moving::Flush { covers, sectors }) => {
-                    // A failed flush drops what it was to make durable, as kernels and disks do; readers still see it.
+                    // A failed flush drops the data that it was to make durable, like kernels and disks do; readers
+                    // still see that data.
                     self.cache.retain(|write| write.seq > covers || !sectors.contains(&write.sector));
                 }
                 _ => {}
@@ -201,7 +202,7 @@ impl Media {
         (self.crash_as(&cut), cut)
     }
 
-    /// Returns the contents left when each loose write has the fate in `cut`.
+    /// Returns the contents left when each loose write has the fate that `cut` gives it.
     #[must_use]
     pub fn crash_as(&self, cut: &Cut) -> Image {
         let mut image = self.durable.clone();

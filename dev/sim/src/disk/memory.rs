@@ -4,7 +4,7 @@
 use sheave_blk::bio::Segment;
 use sheave_blk::request::{Rq, RqTable};
 
-/// Returns the bytes that a write brings. Its token `rq` shows that the driver holds it.
+/// Returns the bytes that a write brings. The token `rq` proves that the driver holds the request.
 pub(super) fn gather(rqs: &RqTable<'_>, rq: &Rq) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(rqs.get(rq).bytes as usize);
     for piece in rqs.segments(rq.tag()) {
@@ -14,7 +14,7 @@ pub(super) fn gather(rqs: &RqTable<'_>, rq: &Rq) -> Vec<u8> {
     bytes
 }
 
-/// Copies `bytes` into a read's memory. Its token `rq` shows that the driver holds it.
+/// Copies `bytes` into a read's memory. The token `rq` proves that the driver holds the request.
 pub(super) fn scatter(rqs: &RqTable<'_>, rq: &Rq, bytes: &[u8]) {
     let mut left = bytes;
     for piece in rqs.segments(rq.tag()) {

@@ -9,28 +9,29 @@ pub struct DiskOptions {
     /// Decides the order in which requests end, and the contents that a discard leaves.
     pub seed: u64,
     pub logical_block: u32,
-    /// FUA is supported.
+    /// True if the disk supports FUA.
     pub fua: bool,
     /// Largest number of polls for which a request waits.
     pub max_delay: u64,
     /// Percentage of requests that are held for long, while everything else goes on
     /// ([`SimDisk::hold`](super::SimDisk::hold)).
     pub slow: u64,
-    /// Rates of errors, while requests are [held](super::SimDisk::hold).
+    /// Rates of errors. They apply while [`SimDisk::hold`](super::SimDisk::hold) is on.
     pub errors: Errors,
-    /// Percentage of polls by a call of [`Threads`](crate::threads::Threads) that let other calls go on first.
+    /// Percentage of polls by a call of [`Threads`](crate::threads::Threads) at which other calls run first.
     pub pauses: u64,
-    /// The disk is a file in a full file system; the percentage of refused requests after which some space is freed.
+    /// Set if the disk is a file in a full file system: the percentage of refused requests after which some space is
+    /// freed.
     pub host: Option<u64>,
-    /// Percentage of crashes after which the file is copied without its blank pages to a full file system, where others
-    /// take what is given back while the pool is opened.
+    /// Percentage of crashes after which the file is copied without its blank pages to a full file system. While the
+    /// pool on the copy is opened, other users of that file system take all space that the pool gives back.
     pub copied: u64,
     pub lie: Option<Lie>,
-    /// Number of disks that it is made of, end to end, each with a cache of its own.
+    /// Number of members that form the disk, end to end. Each has a cache of its own.
     pub members: u64,
-    /// Bytes of the journal of the pool on it.
+    /// Size in bytes of the journal of the pool on this disk.
     pub journal: u64,
-    /// Bytes at the end of the image that form another disk, which a pool may get as a member.
+    /// Number of bytes at the end of the image that form another disk, which the pool may get as a member.
     pub spare: u64,
 }
 
@@ -38,12 +39,12 @@ pub struct DiskOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     pub read: u64,
-    /// Writes, discards and write-zeroes, each of which may take effect all the same.
+    /// Rate of writes, discards and write-zeroes that fail. Each of them may take effect all the same.
     pub write: u64,
-    /// Flushes. The cache drops what a failed flush was to make durable, though readers see it until the power goes,
-    /// and the next flush succeeds.
+    /// Rate of flushes that fail. The cache drops what a failed flush was to make durable, although readers see that
+    /// data until the power goes. The next flush succeeds.
     pub flush: u64,
-    /// Writes into the pool's journal, in addition to `write`.
+    /// Rate of writes into the pool's journal that fail, in addition to `write`.
     pub journal: u64,
 }
 
@@ -51,14 +52,14 @@ pub struct Errors {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     pub reads: u64,
-    /// Writes, discards and write-zeroes, without writes with FUA.
+    /// Number of failed writes, discards and write-zeroes, without writes with FUA.
     pub writes: u64,
-    /// Flushes, and writes with FUA: the block layer reports the failure of either to the device's owner as one of a
-    /// flush.
+    /// Number of failed flushes and of failed writes with FUA, because the block layer reports both to the device's
+    /// owner as a failed flush.
     pub flushes: u64,
-    /// Writes for which the file system had no room.
+    /// Number of writes for which the file system had no room.
     pub refused: u64,
-    /// Writes that landed in another place.
+    /// Number of writes that landed elsewhere.
     pub misdirected: u64,
 }
 
@@ -87,7 +88,7 @@ impl Errors {
         *self != Errors::default()
     }
 
-    /// Returns the rate for a request. `in_journal`: it is for the pool's journal.
+    /// Returns the rate for a request; `in_journal` is true for a request to the pool's journal.
     pub(super) fn chance(&self, op: Op, in_journal: bool) -> u64 {
         match op {
             Op::Read => self.read,

@@ -1,9 +1,9 @@
 //! An engine that does by itself what a ring does with a file.
 //!
-//! Owns [`Direct`]: it looks up mappings in a section of the grace, moves the data, then does the completion work and
+//! Owns [`Direct`]. It looks up mappings in a section of the grace, moves the data, then does the completion work and
 //! the sync. Each step waits for its turn, so steps of different requests and engines come in any order that the seed
-//! draws, including orders that a ring does not have today. It states the contract of `sheave_iomap::File` a second
-//! time.
+//! draws, including orders that a ring does not have today. The engine is a second implementation of a caller of
+//! `sheave_iomap::File`, and so states the contract of that trait once more.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -64,7 +64,7 @@ pub struct Direct {
     calls: Vec<(u64, Call<Request>)>,
     seats: Vec<(Arc<Grace>, Seat)>,
     requests: BTreeMap<u64, Request>,
-    /// Requests whose next step is this engine's, not the disk's.
+    /// Requests whose next step this engine makes, not the disk.
     ready: VecDeque<u64>,
     /// Data transfers under way: the request, and the offset in it.
     transfers: BTreeMap<u64, (u64, usize)>,
@@ -76,7 +76,7 @@ impl Direct {
     /// Returns an engine over `device`, with workers on `threads`.
     ///
     /// # Panics
-    /// When the machine cannot give it a ring.
+    /// Panics if the machine cannot provide a ring.
     #[must_use]
     pub fn new(device: &Device, threads: &Threads) -> Direct {
         let mut ring = Ring::builder().entries(256).polled(true).build().expect("the machine has memory for a ring");
@@ -117,7 +117,7 @@ impl Direct {
         self.settle(op, request, ended);
     }
 
-    /// Files a request after a step: it has ended, or waits for the disk, or for its next turn.
+    /// Files a request after a step, according to whether it has ended, waits for the disk, or waits for its next turn.
     fn settle(&mut self, op: u64, mut request: Request, ended: &mut Vec<Ended>) {
         let looks = matches!(request.stage, Stage::Sum | Stage::SumBlocks);
         let over = request.left == 0 && !looks && (request.stage == Stage::Data || !request.status.is_ok());
@@ -136,7 +136,7 @@ impl Direct {
         self.requests.insert(op, request);
     }
 
-    /// Starts a worker's part of a request as a call.
+    /// Starts the worker's part of a request as a call.
     fn call(&mut self, op: u64, mut request: Request) {
         let work = match request.stage {
             Stage::Block => block,
@@ -356,12 +356,12 @@ impl Engine for Direct {
     }
 }
 
-/// Lets the file verify or sum the memory without blocking.
+/// Lets the file verify the memory or compute its checksums, without blocking.
 fn end_summed(request: &mut Request) {
     look(request, |file, done| file.end_summed(done));
 }
 
-/// Lets the file verify or sum the memory; it may read checksums from the device.
+/// Lets the file verify the memory or compute its checksums; the file may read checksums from the device.
 fn end_summed_blocking(request: &mut Request) {
     look(request, |file, done| file.end_summed_blocking(done, &MayBlock::on_worker()));
 }
@@ -398,7 +398,7 @@ fn look(request: &mut Request, look: impl FnOnce(&dyn File, &SummedDone<'_>) -> 
     }
 }
 
-/// Does the part of a worker that may wait for long: allocation, or a blocking lookup.
+/// Does the worker's part that may wait for long: allocation, or a blocking lookup.
 fn block(request: &mut Request) {
     let token = MayBlock::on_worker();
     let result = match &request.want {

@@ -1,4 +1,4 @@
-//! The engine that is a ring: `sheave_uring` as programs use it, but for its workers, which are stepped.
+//! The engine that is a ring: `sheave_uring` like programs use it, except that its workers are stepped.
 //!
 //! Owns [`Rings`]. A turn submits, reaps, and starts a call for each item that is queued for workers.
 
@@ -25,7 +25,7 @@ pub struct Rings {
     ring: Ring,
     wq: IoWq,
     threads: Threads,
-    /// Workers at work, by account.
+    /// Calls of workers that run, for each account.
     workers: [Vec<Call<bool>>; 2],
     files: Vec<(Arc<dyn File>, Fd)>,
     requests: BTreeMap<u64, Wanted>,
@@ -35,7 +35,7 @@ impl Rings {
     /// Returns a ring whose workers run as calls on `threads`.
     ///
     /// # Panics
-    /// When the machine cannot give it one.
+    /// Panics if the machine cannot provide a ring.
     #[must_use]
     pub fn new(threads: &Threads) -> Rings {
         let wq = IoWq::builder().stepped(true).build().expect("a pool without threads needs nothing");

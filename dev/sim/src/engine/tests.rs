@@ -1,4 +1,4 @@
-//! The engine on a raw disk, where a file is its device.
+//! Tests of the engine on a raw disk, where a file is its device.
 
 use sheave_iomap::RawFile;
 

@@ -54,7 +54,7 @@ impl Explorer<'_> {
                 Ok(()) => {}
                 // The journal has no block left.
                 Err(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. }) => break,
-                // The disk failed: the delete is made and not durable, or has not begun. Either way nothing can be
+                // The disk failed. Either the delete is made but not durable, or it has not begun, so nothing can be
                 // compared.
                 Err(_) if self.plan.setup.disk.errors.any() => return Ok(()),
                 Err(error) => return Err(format!("{change}: {error}")),

@@ -6,14 +6,14 @@ use sheave_vol::Checksum;
 
 use crate::setup::Setup;
 
-/// Lines of the trace that are shown.
+/// Largest number of trace lines that are shown.
 const SHOWN: usize = 60;
 
 /// A deviation from the contract that an exploration found.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub setup: Setup,
-    /// Steps at which the run was cut.
+    /// Number of steps at which the run was cut.
     pub cuts: usize,
     pub why: String,
     /// The crashes that led to it.

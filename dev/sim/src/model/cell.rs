@@ -6,7 +6,7 @@
 use super::write::OpenWrite;
 use crate::tag::Value;
 
-/// Time of end of a write that is under way.
+/// Used as the time of end of a write that is under way.
 const NEVER: u64 = u64::MAX;
 
 /// One write to one sector.
@@ -82,8 +82,8 @@ impl Cell {
         self.forget(horizon);
     }
 
-    /// Drops the entries before a durable one that had ended by `horizon` (I1). All readers under way began at
-    /// `horizon` or later, so none of them may see those.
+    /// Drops the entries before a durable one that had ended by `horizon` (I1). No reader under way may see the dropped
+    /// ones, because all of them began at `horizon` or later.
     fn forget(&mut self, horizon: u64) {
         let hides = |later: &Entry, one: &Entry| later.durable && later.ended <= horizon && one.is_before(later);
         let keep = |one: &Entry| !self.entries().any(|later| hides(later, one));
@@ -106,7 +106,8 @@ impl Cell {
             .map(|one| one.value)
     }
 
-    /// Returns the values that may be here if `write` took effect: its own, or that of a later write.
+    /// Returns the values that this sector may hold if `write` took effect: the value of `write`, or that of a later
+    /// write.
     pub(super) fn follows(&self, write: &OpenWrite) -> impl Iterator<Item = Value> + '_ {
         let own = self.entries().find(|one| one.value == write.value && one.issued == write.issued).copied();
         let hidden = move |one: &Entry| {
@@ -147,7 +148,7 @@ impl Cell {
         let mut values: Vec<Value> = self.readable(since).collect();
         values.sort_unstable();
         values.dedup();
-        // Each of the values may be what the copy has, and all of them are durable, as the copy is.
+        // Each of the values may be the one in the copy. All of them are durable, because the copy is.
         let first = values.first().copied().unwrap_or(0);
         Cell { first: Entry::settled(first), more: values.iter().skip(1).map(|&value| Entry::settled(value)).collect() }
     }

@@ -5,17 +5,17 @@ use std::fmt;
 /// A call that changes volumes as a whole. The `id` of a new volume is chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A new volume, all zero.
+    /// Creates a volume, all zero.
     Create {
         name: String,
         /// Number in the model.
         id: u32,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// Size up to which writes make it grow.
+        /// For a volume that grows, the maximum size.
         max: Option<u64>,
     },
-    /// A snapshot, or a clone, of a volume or snapshot.
+    /// Makes a snapshot or a clone of a volume or snapshot.
     Copy {
         source: String,
         name: String,
@@ -23,7 +23,7 @@ pub enum Change {
         id: u32,
         snapshot: bool,
     },
-    /// Snapshots of several volumes at one moment.
+    /// Makes snapshots of several volumes at one moment.
     Together {
         /// For each snapshot the source, its name and its number in the model.
         copies: Vec<(String, String, u32)>,
@@ -33,7 +33,7 @@ pub enum Change {
         name: String,
         snapshot: String,
     },
-    /// Renames a volume, and its snapshots that carry its name.
+    /// Renames a volume, together with the snapshots whose names begin with its name.
     Rename {
         /// The old name.
         name: String,
@@ -42,13 +42,13 @@ pub enum Change {
     },
     Resize {
         name: String,
-        /// Bytes.
+        /// New size in bytes.
         size: u64,
     },
     /// Changes the maximum size of a volume that grows.
     Limit {
         name: String,
-        /// Bytes.
+        /// New maximum size in bytes.
         max: u64,
     },
     Delete {

@@ -1,4 +1,4 @@
-//! Effects of a call that changes volumes as a whole: when it begins, when it is made, and when it is not.
+//! Effects of a call that changes volumes as a whole: at its beginning, and at its end, if it succeeds and if it fails.
 
 use super::cell::{Entry, ZERO};
 use super::change::Change;
@@ -91,8 +91,8 @@ impl Model {
         }
     }
 
-    /// Returns the names that a rename changes, each with the new one: the volume's own, and those of its snapshots
-    /// that carry its name (A3).
+    /// Returns the old and new name of everything that a rename changes: the volume, and the snapshots whose names
+    /// begin with its name (A3).
     fn renamed(&self, name: &str, new: &str) -> Vec<(String, String)> {
         let Some(volume) = self.volumes.get(name) else { return Vec::new() };
         let of_it = |one: &Volume| one.snapshot && one.origin == volume.id && !volume.snapshot;
@@ -102,8 +102,9 @@ impl Model {
         std::iter::once((name.to_owned(), new.to_owned())).chain(others).collect()
     }
 
-    /// Undoes a change that was not made. A resize of a volume that does not grow stays in doubt: it may have zeroed
-    /// the range that it was to cut off, and the last block has bytes on both sides of the new end.
+    /// Undoes a change that was not made. The contents after a failed resize stay undecided if the volume does not
+    /// grow: the call may have zeroed the range that it was to cut off, and the last block has bytes on both sides of
+    /// the new end.
     pub(super) fn unmake(&mut self, change: &Change, since: u64) {
         let undone = match change {
             Change::Rollback { name, .. } => self.volumes.get_mut(name),

@@ -8,12 +8,12 @@ use super::{Model, Volume};
 use crate::disk::SECTOR;
 use crate::tag::Value;
 
-/// Findings that are printed in full; the others are counted.
+/// Largest number of findings that are printed in full; the others are counted.
 const TOLD: usize = 6;
 
 impl Model {
-    /// Returns the model that goes on from the contents found after a crash (R7), or the contents that may not be
-    /// there.
+    /// Returns the model that goes on from the contents found after a crash (R7). Returns an error that names the
+    /// contents that the model does not allow.
     pub fn settle(&self, found: &Observed) -> Result<Model, String> {
         self.settle_but(found, &[])
     }
@@ -36,8 +36,8 @@ impl Model {
         }
     }
 
-    /// Checks that `named` has all volumes that have lost something readers saw (V25). Gives no verdict within a call,
-    /// whose effect is open.
+    /// Checks that `named` has all volumes that have lost something readers saw (V25). Accepts everything while a call
+    /// is under way, because its effect is not known.
     pub fn is_told(&self, found: &Observed, named: &[String]) -> Result<(), String> {
         if self.changing.is_some() {
             return Ok(());
@@ -93,12 +93,12 @@ impl Model {
     }
 }
 
-/// The question that decides which values may be found.
+/// The rule that decides which values may be found.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Values visible to a reader who begins at this time.
+    /// Values visible to a reader who begins at this time are allowed.
     Readable(u64),
-    /// Values that a crash may leave.
+    /// Values that a crash may leave are allowed.
     Survives,
 }
 

@@ -26,11 +26,11 @@ pub enum Event {
     Sync { op: u64 },
     /// A flush has ended.
     Synced { op: u64, ok: bool },
-    /// A volume that grows was measured, because a failed DSYNC write, or a write under way during a resize or
-    /// rollback, may have raised its size.
+    /// The size of a volume that grows was measured. It may have been raised by a failed DSYNC write, or by a write
+    /// that was under way during a resize or rollback.
     Sized {
         volume: u32,
-        /// In bytes.
+        /// Size in bytes.
         size: u64,
     },
     /// A call that changes volumes as a whole begins.
@@ -39,8 +39,8 @@ pub enum Event {
     Changed {
         /// If false, the call changed nothing.
         ok: bool,
-        /// The sizes of the copies made, if they were looked at: a copy of a volume that grows may be larger than the
-        /// volume was when the call began.
+        /// The measured sizes of the copies that were made; empty if they were not measured. The copy of a volume that
+        /// grows may be larger than the volume was when the call began.
         sizes: Vec<u64>,
     },
 }

@@ -12,7 +12,7 @@ pub struct ObservedVolume {
     /// The maximum size, if writes make the volume grow.
     pub max: Option<u64>,
     pub snapshot: bool,
-    /// By sector; a missing one is zero.
+    /// Contents by sector; a missing sector is zero.
     pub sectors: Sparse<Seen>,
 }
 
@@ -22,7 +22,8 @@ impl ObservedVolume {
         self.sectors.get(sector).copied().unwrap_or(Seen::Zero)
     }
 
-    /// Returns the value found in a sector; `None` beyond the end, or if the data belongs to another sector or write.
+    /// Returns the value found in a sector. Returns `None` beyond the end, or if the data belongs to another sector or
+    /// to no write.
     pub(super) fn value_at(&self, sector: u64) -> Option<Value> {
         (sector < self.size / SECTOR as u64).then(|| self.at(sector).value_at(sector))?
     }

@@ -2,17 +2,18 @@
 //!
 //! Owns [`Growth`]: the durable size, and the writes that may have raised it further. Its rules:
 //!
-//! - S1: a write that goes beyond the end has raised the size when it has ended; one that failed has not. A DSYNC write
-//!   that failed may have raised it, like one that is under way: its data or its commit failed.
-//! - S2: a crash leaves the durable size, or a larger one that some write made: then the data of that write is there,
-//!   or data written later.
+//! - S1: a write beyond the end raises the size when it has ended; a write that failed does not. A DSYNC write that
+//!   failed may have raised the size, like a write that is under way, because only its data or only its commit may have
+//!   failed.
+//! - S2: a crash leaves the durable size, or a larger one that some write made. In the second case the data of that
+//!   write is there, or data written later.
 //! - S3: a flush that has ended made durable the size that had been reached when it was issued. A DSYNC write makes its
 //!   own end durable.
-//! - S4: a copy is durable with the size that had been reached when the call began, or a larger one, of writes that
-//!   were under way then.
-//! - S5: a resize or a rollback leaves its own size, or a larger one, of writes that were under way during the call:
-//!   each comes before the call or after it, block by block, so the end of any block that it wrote may be the size. It
-//!   stays in doubt until no such write is under way any more and the volume is measured.
+//! - S4: a copy is durable. It has the size that had been reached when the call began, or a larger one that writes made
+//!   that were under way then.
+//! - S5: a resize or a rollback leaves its own size, or a larger one that writes made that were under way during the
+//!   call. Each block of such a write comes before the call or after it, so the end of any block that it wrote may be
+//!   the size. The size stays in doubt until no such write is under way any more and the volume is measured.
 
 use super::cell::{Cell, ZERO};
 use super::observed::ObservedVolume;
@@ -21,11 +22,11 @@ use crate::disk::SECTOR;
 use crate::sparse::Sparse;
 use crate::tag::Value;
 
-/// Time of end of a write that is under way.
+/// Used as the time of end of a write that is under way.
 const NEVER: u64 = u64::MAX;
-/// Time of end of a DSYNC write that failed, and may have taken effect.
+/// Used as the time of end of a DSYNC write that failed and may have taken effect.
 const FAILED: u64 = NEVER - 1;
-/// Sizes of volumes that grow are whole blocks.
+/// Bytes of a block. The size of a volume that grows is a multiple of it.
 const BLOCK: u64 = 4096;
 
 /// A write beyond the durable end.
@@ -33,12 +34,12 @@ const BLOCK: u64 = 4096;
 struct Raise {
     write: OpenWrite,
     end: u64,
-    /// The write went beyond the end that readers saw when it was issued.
+    /// True if the write went beyond the end that readers saw when it was issued.
     beyond: bool,
     ended: u64,
-    /// A resize or rollback met the write, which may have been cut at any block (S5).
+    /// True if a resize or rollback ran during the write. The write may then have been cut at any block (S5).
     parts: bool,
-    /// Only with `parts`: the volume has been measured since, and has `end` bytes or more.
+    /// Used only with `parts`. True if the volume has been measured since and has `end` bytes or more.
     found: bool,
 }
 
@@ -50,12 +51,12 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Returns the growth of a volume whose size is `size` for sure.
+    /// Returns the growth of a volume whose size is certainly `size`.
     pub(super) fn settled(size: u64) -> Growth {
         Growth { durable: size, raises: Vec::new() }
     }
 
-    /// Records the issue of a write to a volume that readers see with `size` bytes.
+    /// Records the issue of a write. `size` is the size of the volume in bytes as readers see it.
     pub(super) fn issue(&mut self, write: &OpenWrite, size: u64) {
         let end = (write.sector + write.sectors) * SECTOR as u64;
         if write.value != 0 {
@@ -98,7 +99,7 @@ impl Growth {
         self.raises.iter_mut().for_each(|one| (one.parts, one.found) = (one.end > size, false));
     }
 
-    /// Returns true if the size is one of several (S5).
+    /// Returns true if the volume may have one of several sizes (S5).
     pub(super) fn is_in_doubt(&self) -> bool {
         self.raises.iter().any(|one| one.parts && !one.found)
     }
@@ -124,14 +125,15 @@ impl Growth {
         self.make_durable(ended.unwrap_or(0), horizon);
     }
 
-    /// Returns the growth of a copy whose source readers saw with `reached` bytes when the call began (S4).
+    /// Returns the growth of a copy. `reached` is the size of its source, in bytes, that readers saw when the call
+    /// began (S4).
     pub(super) fn frozen(&self, reached: u64) -> Growth {
         // A copy is durable as it was made, so no later flush may raise its durable size.
         let raises = self.raises.iter().map(|one| Raise { ended: NEVER, ..one.clone() });
         Growth { durable: reached, raises: raises.filter(|one| one.end > reached).collect() }
     }
 
-    /// Returns the sizes that the volume may have had since readers saw it with `reached` bytes.
+    /// Returns the sizes that the volume may have had since readers saw `reached` bytes.
     pub(super) fn sizes_from(&self, reached: u64) -> Vec<u64> {
         let raised = self.raises.iter().flat_map(Raise::sizes).filter(|end| *end > reached);
         std::iter::once(reached).chain(raised).collect()
@@ -148,7 +150,7 @@ impl Growth {
         self.raises.retain(|one| one.end > self.durable || one.ended == NEVER || one.ended > horizon || in_doubt(one));
     }
 
-    /// Returns the end of the last write, ended or under way.
+    /// Returns the largest end of a write, ended or under way, or the durable size if that is larger.
     pub(super) fn reach(&self) -> u64 {
         self.raises.iter().map(|one| one.end).max().unwrap_or(0).max(self.durable)
     }
@@ -186,7 +188,8 @@ impl Raise {
         (self.beyond || self.parts) && self.sizes().any(|one| one == size)
     }
 
-    /// Returns true if the data of the write that made this size is there; for a write cut at a block, its last block.
+    /// Returns true if the data of the write that made the size of `seen` is there. For a write that was cut at a
+    /// block, only its last block must be there.
     fn is_whole(&self, cells: &Sparse<Cell>, seen: &ObservedVolume) -> bool {
         let first = if self.parts { seen.size.saturating_sub(BLOCK).max(self.start()) } else { self.start() };
         let range = first / SECTOR as u64..seen.size / SECTOR as u64;

@@ -1,4 +1,4 @@
-//! The state that a pool has come to on a disk that broke a promise, on a scale from "contract kept" to "foreign data".
+//! The state of a pool on a disk that broke a promise, on a scale from "contract kept" to "foreign data".
 //!
 //! Owns [`Standing`], the scale, and [`Past`], which separates older contents from contents that never were there. The
 //! standings that are allowed depend on the promise and on checksums: [`broken`](crate::broken) has the table.
@@ -18,9 +18,9 @@ pub enum Standing {
     /// The damage is reported: the pool or a volume does not open, or a block reads as EILSEQ. All else is as it must
     /// be.
     Told,
-    /// Something is as it was at an earlier time, and no error says so.
+    /// Something is in an earlier state, and no error reports it.
     Older,
-    /// Bytes are served that were never at that place of that volume.
+    /// A read returns bytes that were never at that offset of that volume.
     Foreign,
 }
 
@@ -28,7 +28,7 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Served {
     pub size: u64,
-    /// By sector; `None` where the read was refused because a checksum did not match.
+    /// Contents by sector; `None` where the read was refused because a checksum did not match.
     pub sectors: Vec<Option<Seen>>,
 }
 
@@ -44,7 +44,7 @@ impl Past {
     pub fn of<'a>(events: impl Iterator<Item = &'a Event>) -> Past {
         let (mut model, mut past) = (Model::new(), Past::default());
         for event in events {
-            // A call that has not returned may have been made, so both states count.
+            // Between the begin and the end of a call, the change may or may not have been made, so both states count.
             let changes = matches!(event, Event::Change(_) | Event::Changed { .. });
             model.apply(event);
             if !changes {
@@ -69,8 +69,8 @@ impl Past {
 }
 
 impl Model {
-    /// Returns the standing of the contents `found`, and the worst deviation in words. `refused`: volumes that report
-    /// damage. `crashed`: a crash came before, so unflushed writes may be lost.
+    /// Returns the standing of the contents `found`, and the worst deviation in words. `refused` lists the volumes that
+    /// report damage. `crashed` is true after a crash, when unflushed writes may be lost.
     #[must_use]
     pub fn standing(
         &self,

@@ -1,4 +1,4 @@
-//! The contract, rule by rule.
+//! Tests of the contract, rule by rule.
 
 use super::*;
 use crate::sparse::Sparse;
@@ -88,7 +88,7 @@ fn r3_a_flush_covers_what_had_ended_when_it_was_asked_for() {
     assert_eq!(after_crash(&model, 0), [7, 9], "something later may be there");
 }
 
-/// Excludes a pool whose flush makes only that volume durable through which it was issued.
+/// Excludes a pool whose flush covers only the volume through which it was issued.
 #[test]
 fn r3_a_flush_covers_all_volumes_of_the_pool() {
     let create = Change::Create { name: "w".into(), id: 2, size: 4096, max: None };

@@ -8,22 +8,22 @@ use crate::tag::Value;
 
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Number in the model; never used again.
+    /// Number of the volume in the model; never used again.
     pub id: u32,
     pub snapshot: bool,
-    /// Number of the volume that it is a copy of; 0 if none.
+    /// Number of the volume from which this one was copied; 0 if it is no copy.
     pub origin: u32,
     /// Number of the first volume of its line of copies.
     pub family: u32,
     /// Size in bytes, as readers see it.
     pub size: u64,
-    /// The maximum size, if writes make the volume grow.
+    /// The maximum size in bytes, if writes make the volume grow.
     pub max: Option<u64>,
     pub(super) growth: Growth,
-    /// Sectors of the largest size that the volume had or may have: writes under way may end beyond a size that was
-    /// cut.
+    /// Number of sectors of the largest size that the volume had or may have, because writes under way may end beyond
+    /// the size that a resize left.
     pub(super) sectors: u64,
-    /// A sector without a cell is zero, with only writes of zeroes under way to it.
+    /// The cells of sectors. A sector without a cell is zero, and no writes but those of zeroes are under way to it.
     pub(super) cells: Sparse<Cell>,
 }
 
@@ -50,8 +50,8 @@ impl Volume {
         self.make_room(self.max.unwrap_or(size).max(size) / SECTOR as u64);
     }
 
-    /// Sets the size that a call that began at `since` has left; if the volume grows, writes that were under way may
-    /// have made it larger since.
+    /// Sets the size that a call that began at `since` has left. A volume that grows may be larger, because of writes
+    /// that were under way.
     pub(super) fn cut(&mut self, size: u64, since: u64) {
         if self.max.is_none() {
             return self.settle_size(size);
@@ -81,7 +81,7 @@ impl Volume {
         self.cells.change(0..u64::MAX, |_| true, change);
     }
 
-    /// Returns the end of all writes to the volume, including those under way.
+    /// Returns the largest end of the writes to the volume, including those under way, or its size if that is larger.
     #[must_use]
     pub fn reach(&self) -> u64 {
         self.growth.reach().max(self.size)

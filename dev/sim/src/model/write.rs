@@ -13,7 +13,8 @@ pub(super) struct OpenWrite {
 }
 
 impl OpenWrite {
-    /// Returns true if both are the same write. Each event has a time of its own, so the times of issue decide.
+    /// Returns true if both are the same write. No two events have the same time, so writes with equal times of issue
+    /// are the same.
     pub(super) fn is(&self, other: &OpenWrite) -> bool {
         self.issued == other.issued
     }

@@ -11,7 +11,7 @@ use crate::tag::fill_all;
 const BLOCK: u64 = 4096;
 const MAX_PENDING: usize = 12;
 const HUGE: [u64; 4] = [1 << 30, 5 << 30, 64 << 30, 1 << 40];
-/// Parts of a huge volume; I/O goes to the beginning of each.
+/// Number of parts of a huge volume. I/O goes to the beginning of each part.
 const PARTS: u64 = 5;
 
 /// A volume drawn for an operation.
@@ -20,12 +20,12 @@ struct Target {
     family: u32,
     name: String,
     size: u64,
-    /// The maximum size of a volume that grows, or the lower one that a call under way sets.
+    /// The maximum size of a volume that grows, or the lower one that a call under way is setting.
     max: Option<u64>,
 }
 
 impl World {
-    /// Carries out `ops` operations, then lets everything under way end.
+    /// Runs `ops` operations, then lets everything under way end.
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
         (0..ops).try_for_each(|number| self.one(number))?;
         self.drain()?;
@@ -33,7 +33,7 @@ impl World {
         self.clear_up()
     }
 
-    /// Carries out operation `number`, unless it is to be skipped. Requests may still be under way when it returns.
+    /// Runs operation `number`, unless it is to be skipped. Requests may still be under way when it returns.
     pub fn one(&mut self, number: usize) -> Result<(), String> {
         self.rng = self.base.fork(number as u64);
         self.inspect()?;
@@ -48,7 +48,8 @@ impl World {
         self.hot = self.hot.filter(|hot| hot.ops > 0).map(|hot| Hot { ops: hot.ops - 1, ..hot });
         let mut mix = self.setup.mix.clone();
         if self.hot.is_some() {
-            // Punched holes, flushes and trims free the units that the slow read is reading, and reuse or discard them.
+            // Punched holes, flushes and trims free the units that the slow read is reading, so that they are reused or
+            // discarded.
             (mix.zero, mix.pool_sync, mix.trim) = (mix.zero * 2, mix.pool_sync * 2 + 2, mix.trim * 3);
         }
         let weights = [
@@ -76,7 +77,8 @@ impl World {
             drawn -= weights[kind];
             kind += 1;
         }
-        // Without volumes nothing but creating one is possible; with many requests under way, time has to pass.
+        // Without volumes the only possible operation is to create one. With many requests under way, time has to pass
+        // first.
         if self.model.volumes().is_empty() {
             kind = 5;
         } else if kind < 4 && self.pending.len() >= MAX_PENDING {
@@ -135,7 +137,8 @@ impl World {
         {
             all.retain(|one| one.family == hot.family);
         }
-        // In a crowd of hundreds the six newest get most operations; spread over all, nothing would ever meet.
+        // In a crowd of hundreds the six newest volumes get most operations. If all got equally many, operations would
+        // never overlap.
         if all.len() > self.setup.crowd as usize / 2 && self.setup.crowd > 0 && self.rng.percent(80) {
             all.sort_by_key(|one| std::cmp::Reverse(one.id));
             all.truncate(6);
@@ -144,14 +147,14 @@ impl World {
         all.into_iter().nth(at)
     }
 
-    /// Returns true if a call under way may have the volume to itself, or may change its name before it is opened.
+    /// Returns true if a call under way may need the volume for itself, or may change its name before it is opened.
     fn is_out_of_reach(&self, name: &str, volume: &Volume) -> bool {
         match self.changing() {
             Some(change @ (Change::Delete { name: gone } | Change::Rollback { name: gone, .. })) => {
                 gone == name && self.wants_quiet(change)
             }
             Some(Change::Rename { name: old, .. }) => {
-                // A rename takes the volume's snapshots along.
+                // A rename also changes the names of the volume's snapshots.
                 let of_it =
                     name.strip_prefix(old.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'));
                 of_it && !self.files.contains_key(&volume.id)
@@ -174,7 +177,7 @@ impl World {
         let align = if self.setup.disk.logical_block == 512 && self.rng.percent(30) { SECTOR as u64 } else { BLOCK };
         let long = self.rng.percent(self.setup.long);
         let (from, size) = self.part(size);
-        // Half of the rest goes to the first four units, so that writes meet earlier ones.
+        // Half of the other requests go to the first four units, so that writes overlap earlier ones.
         let end = if !long && self.rng.percent(50) { size.min(4 * self.setup.unit_bytes) } else { size };
         let most = match self.rng.below(6) {
             _ if long => 256 << 10,
@@ -192,8 +195,8 @@ impl World {
         (pos, len.min(target.size - pos))
     }
 
-    /// Returns the first byte and length of the part that I/O goes to: the whole volume, or one of a few distant places
-    /// of a huge one.
+    /// Returns the first byte and the length of the part that I/O goes to: the whole volume, or one of a few distant
+    /// parts of a huge volume.
     fn part(&mut self, size: u64) -> (u64, u64) {
         let most = self.setup.max_volume_bytes;
         if size / PARTS <= most {
@@ -206,8 +209,8 @@ impl World {
         (from / BLOCK * BLOCK, most)
     }
 
-    /// Draws a range beyond the end of a volume that grows: at the end, behind a gap, or across it. `None` if it may
-    /// not grow.
+    /// Draws a range beyond the end of a volume that grows: at the end, behind a gap, or across the end. Returns `None`
+    /// if the volume may not grow.
     fn range_beyond(&mut self, target: &Target) -> Option<(u64, u64)> {
         let (size, max) = (target.size, target.max?);
         if size > 0 && self.rng.percent(40) {
@@ -239,7 +242,7 @@ impl World {
         }
         let (pos, len) = beyond.unwrap_or_else(|| self.range(&target));
         let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
-        // Users rarely write one place twice at a time; the runs do it now and then.
+        // Users rarely have two writes to one range under way; the runs do it now and then.
         if self.model.is_being_written(target.id, sector..sector + sectors) && !self.rng.percent(self.setup.twice) {
             return self.go_on();
         }
@@ -305,9 +308,11 @@ impl World {
         self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since, slow: false }, pos, len), op)
     }
 
-    /// Submits a read that the disk holds for long, and sends most of the next operations to the same place. Half of
-    /// the time it makes a clone of the volume instead, if there is none: a write to the one leaves the unit to the
-    /// other alone, which then writes it in place.
+    /// Submits a read that the disk holds for long, and sends most of the next operations to the same range.
+    ///
+    /// Half of the time, if the volume has no clone, it makes a clone instead of reading. Volume and clone share units
+    /// at first. After one of them has written to a unit, the other owns the old unit alone and then writes it in
+    /// place.
     fn stare(&mut self) -> Result<(), String> {
         let Some(target) = self.pick_sized(true) else { return Ok(()) };
         let shares = |one: &Volume| !one.snapshot && one.id != target.id && one.family == target.family;
@@ -347,7 +352,7 @@ impl World {
     fn new_name(&mut self) -> (String, u32) {
         let id = self.counters.next_volume;
         self.counters.next_volume += 1;
-        // Few names, so that those of deleted volumes come again.
+        // There are few names, so that names of deleted volumes are used again.
         let names = ["a", "b", "data", "db-1", "x.y_z", "root", "swap"];
         let free = names.iter().find(|name| !self.model.volumes().contains_key(**name));
         let name = match free {

@@ -1,7 +1,7 @@
 //! Calls on the pool, during which all I/O goes on.
 //!
-//! Owns the conditions that must hold when a call has returned. At most one [`Change`] is under way at a time; flushes
-//! of the pool, an added disk, a scrub and a trim may run beside it.
+//! Owns the conditions that must hold when a call has returned. At most one [`Change`] is under way at a time. Flushes
+//! of the pool, the addition of a disk, a scrub and a trim may run at the same time as a change.
 
 use std::ops::ControlFlow;
 
@@ -87,7 +87,7 @@ impl World {
                 }
                 Job::Grow { before, added } => self.grown(&before, added, result)?,
                 Job::Scrub => _ = result.map_err(|why| format!("scrubbing: {why}"))?,
-                // A failed discard leaves its units free; the audit at the end sees if not.
+                // A failed discard must leave its units free, which the audit at the end checks.
                 Job::Trim if errors && (is_io_error(&result) || is_degraded(&result)) => {}
                 Job::Trim => self.trimmed += result.map_err(|why| format!("trimming: {why}"))?,
             }
@@ -95,7 +95,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts a change, in the pool and in the model, unless one is under way.
+    /// Starts a change, in the pool and in the model. Does nothing if one is under way.
     pub(super) fn change(&mut self, change: Change) -> Result<(), String> {
         if self.changing().is_some() {
             return self.go_on();
@@ -112,7 +112,7 @@ impl World {
         self.start(Job::Change(change), move |pool| Ok(call(pool, &job).map(|()| 0)?))
     }
 
-    /// Creates the crowd of volumes that the run begins with.
+    /// Creates the volumes with which the run begins.
     pub fn populate(&mut self) -> Result<(), String> {
         for number in 0..self.setup.crowd {
             let (id, size) = (self.counters.next_volume, self.rng.between(1, 64) * 4096);
@@ -123,8 +123,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns true if no I/O to the volume may be under way during the call. A volume is closed before it is deleted,
-    /// and a write beyond it would keep the maximum size from becoming that of the snapshot.
+    /// Returns true if no I/O to the volume may be under way during the call. A volume is closed before it is deleted.
+    /// In a rollback, a write beyond the maximum size of the snapshot would keep the volume from getting that maximum.
     pub(super) fn wants_quiet(&self, change: &Change) -> bool {
         let max = |name: &str| self.model.volumes().get(name).and_then(|volume| volume.max);
         match change {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Establishes what a change requires before it begins: the volume quiet, and open or closed.
+    /// Establishes the preconditions of a change: no I/O to the volume, and the volume open or closed.
     fn prepare(&mut self, change: &Change) -> Result<(), String> {
         let (name, closed) = match change {
             Change::Delete { name } => (name, true),
@@ -190,8 +190,8 @@ impl World {
         }
     }
 
-    /// Flushes the pool, which undoes a change that failed on the disk, or makes it durable (V27). Called while nothing
-    /// else is under way.
+    /// Flushes the pool. The flush undoes a change that failed on the disk, or makes it durable (V27). Called while
+    /// nothing else is under way.
     pub(super) fn settle_change(&mut self) -> Result<(), String> {
         let Some((change, made)) = self.unsettled.take() else { return Ok(()) };
         let op = self.op();
@@ -212,7 +212,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the pool shows nothing of a change that failed on the disk, unless it was reported as made (V27).
+    /// Checks that the pool shows no effect of a change that failed on the disk, unless it was reported as made (V27).
     fn is_undone(&self) -> Result<(), String> {
         let fixed = |max: bool, size: u64| if max { 0 } else { size };
         let seen = self.pool()?.volumes().into_iter();
@@ -225,7 +225,8 @@ impl World {
         if seen == known { Ok(()) } else { Err(format!("a change that failed is seen: {seen:?}, not {known:?}")) }
     }
 
-    /// Returns the sizes of the copies that `change` made, each checked against the sizes that writes under way allow.
+    /// Returns the sizes of the copies that `change` made. Checks each against the sizes that the writes under way
+    /// allow.
     fn sizes_made(&self, change: &Change) -> Result<Vec<u64>, String> {
         let size = |((_, name, _), may): ((&str, &str, u32), Vec<u64>)| {
             let info = self.pool()?.volume_info(name).map_err(|error| format!("{change}: {error}"))?;
@@ -252,7 +253,8 @@ impl World {
         self.calls.iter().any(|one| what(&one.job))
     }
 
-    /// Adds the spare disk if it is not added yet, or lets the pool take in the room that the disk has grown by.
+    /// Adds the spare disk if it is not added yet. Otherwise lets the pool extend into the room by which the disk has
+    /// grown.
     pub(super) fn grow(&mut self) -> Result<(), String> {
         let spare = self.disk.spare();
         let size = self.pool()?.info().size_bytes;
@@ -298,8 +300,8 @@ impl World {
         })
     }
 
-    /// Trims free space, wholly or in part. The disk returns arbitrary data for a discarded sector, so a read or a
-    /// crash reveals a discarded unit that was still in use.
+    /// Trims free space, wholly or in part. The disk returns arbitrary data for a discarded sector, so a later read or
+    /// a crash shows it if a discarded unit was still in use.
     pub(super) fn trim(&mut self) -> Result<(), String> {
         if self.is_calling(|job| matches!(job, Job::Trim)) {
             return self.go_on();

@@ -1,6 +1,6 @@
-//! Sizes and changes that a failed request or a cut leaves undecided, until they are measured.
+//! Sizes and changes that a failed request or a cut leaves undecided until the pool is inspected.
 //!
-//! Owns the time at which the pool is looked at, and the outcomes that are allowed then.
+//! Owns the times at which the pool is inspected, and the outcomes that are allowed then.
 
 use sheave_iomap::File;
 
@@ -8,7 +8,8 @@ use super::World;
 use crate::model::Event;
 
 impl World {
-    /// Settles what failures of the disk have left undecided, waiting for I/O to end where that is needed.
+    /// Decides the sizes and changes that failures of the disk have left undecided. Waits for I/O to end where that is
+    /// needed.
     pub(super) fn clear_up(&mut self) -> Result<(), String> {
         if self.setup.disk.errors.any() && self.degraded.is_none() && self.pool()?.info().degraded.is_some() {
             self.degraded = Some(self.counters.next_op);
@@ -26,7 +27,7 @@ impl World {
         self.measure_cut()
     }
 
-    /// Measures the volumes whose size a call has left undecided, of those without I/O under way.
+    /// Measures those volumes without I/O under way whose size a call has left undecided.
     pub(super) fn measure_cut(&mut self) -> Result<(), String> {
         if self.changing().is_some() {
             return Ok(());
@@ -36,11 +37,12 @@ impl World {
         quiet.into_iter().try_for_each(|id| self.measure(id))
     }
 
-    /// Measures the size of a volume that a failed write, or one that met a resize or rollback, may have made larger.
+    /// Measures the size of a volume that may have become larger through a failed write, or through a write during a
+    /// resize or rollback.
     fn measure(&mut self, id: u32) -> Result<(), String> {
         let named = self.model.volumes().iter().find(|(_, volume)| volume.id == id);
         let Some(name) = named.map(|(name, _)| name.clone()) else { return Ok(()) };
-        // Not kept open, because the next operation may delete it.
+        // The volume is closed again at once, because the next operation may delete it.
         let open = self.pool()?.open_volume(&name).map_err(|error| format!("opening '{name}': {error}"))?;
         let (size, may) = (open.size_bytes(), self.model.sizes_of(id));
         drop(open);

@@ -1,4 +1,4 @@
-//! A call on the pool, and the reasons for which it may have failed.
+//! A call on the pool, and the reasons that excuse its failure.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ impl fmt::Display for Why {
 /// The I/O and calls that were under way during a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
-    /// I/O to the volume that the call is about, or to the source of a copy.
+    /// True if there was I/O to the volume that the call is about, or to the source of a copy.
     pub(super) own: bool,
     pub(super) any: bool,
     pub(super) calls: bool,
@@ -54,7 +54,7 @@ pub(super) struct Beside {
 pub(super) struct PoolCall {
     pub(super) job: Job,
     pub(super) call: Call<Result<u64, Why>>,
-    /// The last operation that had begun before the call.
+    /// Number of the last operation that had begun before the call.
     pub(super) after: u64,
     pub(super) beside: Beside,
 }
@@ -70,7 +70,7 @@ pub(super) fn is_degraded(result: &Result<u64, Why>) -> bool {
     matches!(result, Err(Why::Pool(PoolError::Degraded { .. })))
 }
 
-/// Returns true if the file system that holds the disk was full.
+/// Returns true if the call failed because the file system that holds the disk was full.
 pub(super) fn is_host_full(result: &Result<u64, Why>) -> bool {
     matches!(result, Err(Why::Pool(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. })))
 }

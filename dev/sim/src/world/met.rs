@@ -1,5 +1,5 @@
-//! Statistics of the situations that a run has met: calls beside I/O, failures during calls, and slow reads held across
-//! them.
+//! Statistics of the situations that a run has met: I/O during calls, failures during calls, and slow reads that were
+//! held during whole calls.
 //!
 //! Owns the entries of the [`Tally`](crate::tally::Tally); each name begins with the kind of the call.
 
@@ -33,7 +33,8 @@ impl World {
         }
     }
 
-    /// Returns the volume that a call changes, or the source of a copy; `None` if it is about none.
+    /// Returns the number of the volume that a call changes, or of the source of a copy. Returns `None` for other
+    /// calls.
     fn subject(&self, job: &Job) -> Option<u32> {
         let Job::Change(change) = job else { return None };
         let name = match change {
@@ -60,7 +61,7 @@ impl World {
         Beside { own, any: !self.pending.is_empty(), calls: !self.calls.is_empty(), slow: self.slow_reads() }
     }
 
-    /// Marks the calls under way as having I/O beside them, when a request to `volume` begins.
+    /// Records in the calls under way that a request to `volume` has begun.
     pub(super) fn note_io(&mut self, volume: u32) {
         let subjects: Vec<Option<u32>> = self.calls.iter().map(|one| self.subject(&one.job)).collect();
         for (one, subject) in self.calls.iter_mut().zip(subjects) {
@@ -69,12 +70,12 @@ impl World {
         }
     }
 
-    /// Marks the calls under way as having another call beside them, when one begins.
+    /// Records in the calls under way that another call has begun.
     pub(super) fn note_call(&mut self) {
         self.calls.iter_mut().for_each(|one| one.beside.calls = true);
     }
 
-    /// Counts a call that has returned. A slow read counts as held across it if it began before and is still under way.
+    /// Counts a call that has returned. Also counts the slow reads that began before the call and are still under way.
     pub(super) fn met(&mut self, call: &PoolCall, ok: bool) {
         let (kind, Beside { own, any, calls, slow }) = (self.kind(&call.job), call.beside);
         let held = slow > 0 && self.slow_reads() > 0;
@@ -109,8 +110,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends most I/O for a while to the volumes of a copy beside which a commit has failed, so that the units it had
-    /// taken are soon written to again.
+    /// Sends most I/O for a while to the volumes of a copy during which a commit has failed, so that the units which
+    /// the copy had taken are soon written again.
     #[cfg(debug_assertions)]
     fn stay_there(&mut self) {
         let subject = self.calls.iter().find_map(|one| self.subject(&one.job));

@@ -54,7 +54,7 @@ impl User {
         (res, buf.map_or_else(Vec::new, |buf| buf.to_vec()))
     }
 
-    /// Returns the byte that fills a block, or the error of reading it.
+    /// Returns the byte that fills a block, or the error of the read.
     pub fn tag(&mut self, pos: u64) -> Result<u8, i32> {
         let (res, data) = self.read(pos, BLOCK);
         if res < 0 {
@@ -68,7 +68,7 @@ impl User {
         assert_eq!(self.run(prep::fsync(self.fd)).0, 0);
     }
 
-    /// Returns the address of a block of the volume.
+    /// Returns the address of a block of the volume on the device.
     pub fn addr(&self, pos: u64) -> u64 {
         let extents = self.volume.extents(pos, BLOCK as u64).expect("extents");
         assert_eq!(extents[0].kind, ExtentKind::Data);

@@ -3,8 +3,9 @@
 //! Owns the parsing of the pages. rustdoc's JSON would be the better source, but a stable compiler does not write it. A
 //! page has the declaration of an item as code, the methods of its inherent implementations, and the heads of its trait
 //! implementations, each in an element with a known class or id. Called by [`super`].
-//!
-//! Invariant L1: a missing element is an error, and never an item without methods. Another rustdoc then fails the
+//! Invariant L1: a missing element is an error, and is never taken for an item without methods. So the output of
+//! another rustdoc version fails the check instead of shortening the listing. The tests of [`super`] name lines that
+//! must be in the listing.
 //! check, where it would otherwise shorten the listing. The tests of [`super`] name lines that must be in it.
 
 use std::fs;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::rules;
 
-/// Kinds of items that have a page of their own: the start of the file's name, and whether the page lists methods.
+/// Kinds of items that have a page of their own: the beginning of the file's name, and true if the page lists methods.
 const KINDS: &[(&str, bool)] = &[
     ("struct", true),
     ("enum", true),
@@ -93,7 +94,7 @@ fn list<'a>(html: &'a str, id: &str) -> Option<&'a str> {
     Some(&rest[..rest.find("<h2 id=").unwrap_or(rest.len())])
 }
 
-/// Returns the code in the heads (`h3` or `h4`) of sections that begin with `section`.
+/// Returns the code in the headings (`h3` or `h4`) of the sections that begin with `section`.
 fn heads<'a>(html: &'a str, section: &'a str, rank: &'a str) -> impl Iterator<Item = String> + 'a {
     html.match_indices(section).filter_map(move |(at, _)| {
         let open = format!("<{rank} class=\"code-header\">");
@@ -102,8 +103,8 @@ fn heads<'a>(html: &'a str, section: &'a str, rank: &'a str) -> impl Iterator<It
     })
 }
 
-/// Returns the text of HTML: without tags, and with characters for entities. Skips the words of a fold ("Show 23
-/// fields") and the links to notable traits, which are no code.
+/// Returns the text of HTML, without tags and with entities replaced by their characters. Skips the label of a fold
+/// ("Show 23 fields") and the links to notable traits, which are no code.
 fn text_of(html: &str) -> String {
     let mut text = String::with_capacity(html.len());
     let mut rest = html;

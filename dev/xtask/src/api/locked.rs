@@ -3,9 +3,9 @@
 //! Audits, licence checks and `cargo vendor` treat all packages of a lock file, also those that are never built:
 //! packages for other systems and of every `cfg`. Dependencies of tests are not among them.
 //!
-//! Parsed from this repository's own lock file. Of a crate of the workspace the entries under its dependencies count,
-//! of other crates all dependencies in the lock file. The result may have more packages than a program's own, and never
-//! fewer.
+//! The list is computed from this repository's own lock file. For a crate of the workspace the entries under its
+//! dependencies count, for other crates all dependencies in the lock file. The result may have more packages than the
+//! lock file of a program, and never fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace::{self, Entry};
 
-/// Most packages that are allowed. The commit that raises the number must give the reason.
+/// Largest number of packages that is allowed. The commit that raises the number must give the reason.
 const MOST: usize = 34;
-/// Packages that every list has. A list without them was parsed wrongly.
+/// Packages that every list has. A list that lacks one of them was parsed wrongly.
 const PRESENT: &[&str] = &["sheave-base", "sheave-vol", "libc", "rustix", "linux-raw-sys"];
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ struct Package {
     version: String,
     /// True for a package outside the workspace.
     is_foreign: bool,
-    /// Names of packages, with a version if several have the name.
+    /// Names of packages, with a version if several packages have the name.
     dependencies: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ fn parse(lock: &str) -> Vec<Package> {
     packages
 }
 
-/// Returns all packages that `from` needs, itself included.
+/// Returns all packages that `from` needs, including `from` itself.
 fn reached(packages: &[Package], manifests: &BTreeMap<String, Vec<Entry>>, from: &str) -> Result<BTreeSet<String>> {
     let find = |wanted: &str| {
         let mut words = wanted.split(' ');

@@ -2,8 +2,8 @@
 //!
 //! Owns four rules on the text that [`listing`](super::listing) makes:
 //! - R1: an item, its methods, fields and variants have documentation on the page that users see, whichever crate
-//!   defines them. The lint `missing_docs` of the facade does not check re-exported items, and inside the crates an
-//!   item with a clear name has no comment.
+//!   defines them. The lint `missing_docs` of the facade does not check re-exported items, and in the crates below it
+//!   an item with a clear name has no comment.
 //! - R2: a struct with public fields and an enum are `#[non_exhaustive]`, except for those in [`CLOSED`].
 //! - R3: flags and errnos have types of their own, except for the kernel's layouts (`raw`).
 //! - R4: every type in a declaration, a method or the head of an implementation has a name in the library, or is in
@@ -75,12 +75,12 @@ const STANDARD: &[&str] = &[
     "Vec",
 ];
 
-/// Types that have no name in the library on purpose (R4), with the reason.
+/// Types that deliberately have no name in the library (R4), with the reason.
 const NAMELESS: &[(&str, &str)] =
     &[("Sealed", "so that no other type is an operation"), ("Histogram", "it has the name Latencies")];
 
-/// Beginnings of the parts of a page that have documentation of their own. A field of a variant has the prefix of its
-/// variant.
+/// Beginnings of those parts of a page that have documentation of their own. The beginning for a field of a variant is
+/// that of its variant.
 const DEFINED: &[&str] = &[
     "<section id=\"method.",
     "<section id=\"tymethod.",
@@ -135,7 +135,8 @@ pub fn unnameable(listing: &str) -> Vec<String> {
     found
 }
 
-/// Returns the words of a line that look like types. Skips a variant at its beginning, and the names behind a path.
+/// Returns the words of a line that look like types. Skips a variant at the beginning of the line, and the names after
+/// a path.
 fn types_in(line: &str) -> impl Iterator<Item = &str> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let words = line.split(move |letter: char| !is_part(letter)).filter(|word| !word.is_empty());

@@ -16,7 +16,7 @@ fn sheave::f
 #[test]
 fn a_listing_that_is_the_same_passes() {
     compare(KEPT, KEPT).expect("no change");
-    // Another compiler alone is no change.
+    // A difference only in the compiler is no change.
     compare(KEPT, &KEPT.replace("1.0.0", "2.0.0")).expect("no change");
 }
 

@@ -1,6 +1,7 @@
 //! Counts: instructions and system calls per I/O, CPU time of a waiting ring, duration of a build.
 //!
-//! Counts per I/O are the difference between a long and a short run, without the start and the end of the program.
+//! Counts per I/O are differences between a long and a short run, divided by the difference of I/Os. So they do not
+//! include the start and the end of the program.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +15,7 @@ use super::program::sheave;
 use crate::cargo::{self, cargo};
 use crate::{budgets, workspace};
 
-/// The file of the cases with a file. The sections that time `file:` have a larger one of their own.
+/// The file of the cases with a file. The sections that measure times of `file:` have a larger file of their own.
 pub(super) const IMAGE: &str = "target/counts.img";
 
 /// File and size for the cases with a file.
@@ -31,8 +32,8 @@ const SYSTEM_CALLS: &[&str] = &[
 /// Arguments of a ring that waits nearly all of the time, and the seconds of its run.
 const IDLE: (&str, u64) = ("null:size=1T,latency=1s --depth 1 --batch 1 --runtime 10s", 10);
 
-/// Aims for the instructions per I/O: the path in words, the aim, the case, and a case whose instructions are
-/// subtracted.
+/// Aims for the instructions per I/O: the path in words, the aim, the name of the case, and the name of a case whose
+/// instructions are subtracted.
 pub const AIMS: &[(&str, u32, &str, &str)] = &[
     ("`null:`, 512 B, depth 128, batch 32, all statistics on", 178, "null-read-d128-b32", ""),
     ("tracing on, more than off", 25, "null-read-d128-b32-traced", "null-read-d128-b32"),
@@ -73,7 +74,7 @@ fn case_per_io(name: &str) -> Result<f64> {
 }
 
 fn per_io(words: &str) -> Result<f64> {
-    // The first run may create the file, so that it is not counted.
+    // The first run is not counted, because it may create the file.
     instructions(words, 1_024)?;
     let (short, long) = SHORT_LONG;
     Ok(hot_loop::per_io(instructions(words, short)?, instructions(words, long)?))
@@ -107,9 +108,10 @@ pub fn table() -> Result<String> {
         lines.push(format!("| instructions an I/O | {value:.0} | `{under} {words}` |"));
     }
     for row in SYSTEM_CALLS {
-        // The first run may create the file, so that it is not counted.
+        // The first run is not counted, because it may create the file.
         system_calls(row, 1_000)?;
-        // The difference of two runs may be just below zero. Rounding makes that -0.0, and adding 0.0 removes the sign.
+        // The difference of two runs may be just below zero. Rounding would print it as -0.0; adding 0.0 removes the
+        // sign.
         let (short, long) = SHORT_LONG;
         let value = hot_loop::per_io(system_calls(row, short)?, system_calls(row, long)?);
         let value = (value * 1000.0).round() / 1000.0 + 0.0;
@@ -185,7 +187,7 @@ fn children() -> Result<Duration> {
     parse_children(&stat).context("/proc/self/stat has other fields than expected")
 }
 
-/// Parses fields 16 and 17 (see proc(5)), counted behind the name, which may contain any character.
+/// Parses fields 16 and 17 (see proc(5)). They are counted from the end of the name, which may contain any character.
 pub fn parse_children(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let field = |at: usize| fields.split_whitespace().nth(at)?.parse::<u64>().ok();

@@ -1,9 +1,9 @@
-//! `nbd:` as a client, beside fio's NBD engine and nbdcopy, on the same server.
+//! `nbd:` as a client, compared with fio's NBD engine and nbdcopy on the same server.
 //!
-//! Owns the list of cases. The server is nbdkit with memory on the first CPU, and the clients take turns on the second.
-//! CPU times are those of the client's process from start to end, as the shell prints them. Requests are those that the
-//! client reports. Copies run between the server and a file in memory: the image that `nbdcopy` reads or writes, and
-//! the pool with the volume.
+//! Owns the list of cases. The server is nbdkit with memory, on the first CPU; the clients take turns on the second.
+//! CPU times are those of the client's process from start to end, as printed by the shell. The number of requests is
+//! the one that the client reports. Copies run between the server and a file in memory, which is the image that
+//! `nbdcopy` reads or writes, or the pool with the volume.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,12 +27,13 @@ const TOOLS: [Tool; 3] = [
 const SERVER: Server =
     Server { name: "nbdkit memory", program: "nbdkit", what: What::Memory, words: "-f -t4 LISTEN memory 256M" };
 
-/// Bytes of the export.
+/// Size of the export in bytes.
 const SIZE: f64 = (256 << 20) as f64;
-/// Seconds of a turn of requests.
+/// Duration of a turn of requests in seconds.
 const SECONDS: &str = "1";
 
-/// A row of requests, with the least ratios to the peer: requests per second of CPU time, and requests per second.
+/// A row of requests, with two smallest allowed ratios to the peer: that of requests per second of CPU time, and that
+/// of requests per second.
 struct Case {
     name: &'static str,
     rw: &'static str,
@@ -88,7 +89,7 @@ fn uri(server: &Running) -> String {
 /// The CPU of the clients.
 const SECOND: &str = "1";
 
-/// Runs a script on these CPUs. Returns its output and its times.
+/// Runs a script on these CPUs. Returns its output and the times that it took.
 pub(super) fn client(cpus: &str, dir: &Path, script: &str) -> Result<Took> {
     let timed = format!("TIMEFORMAT='took %U %S %R'; time {{ {script}; }}");
     let mut command = Command::new("taskset");
@@ -101,8 +102,8 @@ pub(super) fn client(cpus: &str, dir: &Path, script: &str) -> Result<Took> {
     Ok(Took { printed, cpu_seconds: user + system, seconds })
 }
 
-/// Runs `sheave bench` and fio in turns on these CPUs. Returns the medians of requests a second and per second of CPU
-/// time.
+/// Runs `sheave bench` and fio in turns on these CPUs. Returns the medians of requests per second and of requests per
+/// second of CPU time.
 pub(super) fn in_turns(
     rounds: usize,
     cpus: &str,
@@ -151,7 +152,8 @@ fn requests(case: &Case, server: &Running, sheave: &str, rounds: usize) -> Resul
 
 /// Parses requests and seconds from a line of fio's terse output, version 3.
 pub(super) fn terse(line: &str, writes: bool) -> Option<(f64, f64)> {
-    // Fields of a direction: KiB, KiB a second, requests a second, milliseconds. Reads begin at the sixth field.
+    // Each direction has these fields: KiB, KiB a second, requests a second, milliseconds. Reads begin at the sixth
+    // field.
     let at = if writes { 46 } else { 5 };
     let fields: Vec<&str> = line.lines().find(|line| line.starts_with("3;"))?.split(';').collect();
     let number = |at: usize| fields.get(at)?.parse::<f64>().ok();

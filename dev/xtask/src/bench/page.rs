@@ -1,6 +1,6 @@
 //! Writes a section into its page, between its markers `bench:NAME` and `/bench`.
 //!
-//! Text outside the markers is written by people and stays unchanged.
+//! People write the text outside the markers, and it stays unchanged.
 
 use std::fs;
 
@@ -19,7 +19,8 @@ pub fn write(path: &str, name: &str, text: &str) -> Result<()> {
     fs::write(&file, page).with_context(|| format!("writing {path}"))
 }
 
-/// Returns the page with `text` between the markers of `name`, set off by empty lines; `None` without such markers.
+/// Returns the page with `text` between the markers of `name`, with an empty line before and after it. Returns `None`
+/// if the page has no such markers.
 pub fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let start = format!("<!-- bench:{name} -->\n");
     let (before, after) = page.split_once(start.as_str())?;

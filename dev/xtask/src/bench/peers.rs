@@ -1,8 +1,8 @@
-//! Thin volumes beside other thin space on this machine: files of ext4 and XFS, a qcow2 image.
+//! Thin volumes compared with other thin space on this machine: files of ext4 and XFS, a qcow2 image.
 //!
-//! Owns the loop device that each of them uses in turn, and the commands. fio drives the files, `sheave bench` the
-//! volume. The image has two columns: `qemu-io` writes at random places as the others do, 16 at a time, which all end
-//! before the next begin; `qemu-img bench` keeps 16 in flight, at a fixed stride.
+//! Owns the loop device that each side uses in turn, and the commands. fio drives the files, `sheave bench` the volume.
+//! The image has two columns. `qemu-io` writes at random offsets like the other programs, 16 writes at a time, which
+//! all end before the next 16 begin. `qemu-img bench` keeps 16 writes in flight, at a fixed stride.
 //!
 //! - P1: missing requirements are reported before anything is written: tools that cannot be installed, root (for the
 //!   loop device and mounts), space.
@@ -19,18 +19,19 @@ use sheave_testkit::tools::{Tool, lookup};
 use super::{program, table};
 use crate::{cargo, workspace};
 
-/// A tool of this comparison only. The others are in the table of the tests' tools.
+/// The only tool that no test uses; the other tools are in the table of the tests' tools.
 const XFS: Tool =
     Tool { name: "mkfs.xfs", packages: &["xfsprogs"], why: "makes the XFS file system beside which we are" };
 
-/// The image under the loop device. Written once, so that the file system below it has nothing to allocate.
+/// The image under the loop device. It is written once, so that the file system below it has nothing to allocate later.
 const IMAGE: &str = "target/peers.img";
 const IMAGE_BYTES: &str = "5G";
-/// Free space needed below `target`, in MiB.
+/// Free space in MiB that must be available below `target`.
 const FREE_MIB: u64 = 6 << 10;
 /// File with the commands for `qemu-io`.
 const COMMANDS: &str = "target/peers.qemu-io";
-/// Writes into space that was never written: random over 4 GiB, or at a stride of 17 blocks for `qemu-img bench`.
+/// Number of writes into space that was never written: at random offsets within 4 GiB, or at a stride of 17 blocks for
+/// `qemu-img bench`.
 const FIRST_WRITES: u64 = 40000;
 
 /// A kind of thin space.
@@ -171,7 +172,7 @@ impl Bench {
             sh(&format!(
                 "qemu-img create -q -f qcow2 {mount}/new 4G && qemu-img create -q -f qcow2 {mount}/full 512M"
             ))?;
-            // Writes every cluster, so that later writes are overwrites.
+            // Every cluster is written once here, so that later writes are overwrites.
             sh(&format!("qemu-img bench -q -w -f qcow2 -t none -d 8 -s 1M -S 1M -c 512 {mount}/full"))?;
         }
         Ok(())
@@ -237,7 +238,7 @@ impl Bench {
         std::fs::write(&commands, qemu_io(work == Work::Durable, bytes, count)).context("the commands of qemu-io")?;
         let mount = self.mount.display();
         let begun = Instant::now();
-        // Prints its prompts, and errors.
+        // This prints prompts too, and errors.
         let said = sh(&format!("qemu-io -f qcow2 -t {cache} -i io_uring {mount}/{image} < {COMMANDS}"));
         let seconds = begun.elapsed().as_secs_f64();
         let _ = std::fs::remove_file(commands);
@@ -265,14 +266,14 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Each step may fail after an incomplete setup, whose error was already reported.
+        // The setup may be incomplete, so each step may fail. The error of the setup was already reported.
         let _ = self.unmount();
         let _ = sh(&format!("losetup --detach {}", self.device));
         let _ = std::fs::remove_file(workspace::root().join(IMAGE));
     }
 }
 
-/// Returns commands for `qemu-io`: writes at random places, one at a time or 16 at once.
+/// Returns commands for `qemu-io`: writes at random offsets, one at a time or 16 at once.
 pub(super) fn qemu_io(one_at_a_time: bool, bytes: u64, count: u64) -> String {
     let mut text = String::new();
     for number in 1..=count {

@@ -1,9 +1,10 @@
-//! `rbd:` beside fio's RBD engine, on the same filled image of a one-node cluster that keeps all in memory.
+//! `rbd:` compared with fio's RBD engine, on the same filled image of a one-node cluster that keeps everything in
+//! memory.
 //!
-//! Owns the list of cases. librbd caches writes from the first one on. By default it would do so only after the first
-//! flush, which fio's engine sends and `sheave bench` does not. Clients take turns on two CPUs, which the cluster's
-//! daemons use too. Neither client pins a thread, because librbd's threads do most of the work. CPU times are those of
-//! the client's process from start to end; requests are those that the client reports.
+//! Owns the list of cases. librbd is set to cache writes from the first one on. By default it would do so only after
+//! the first flush, which fio's engine sends and `sheave bench` does not. Clients take turns on two CPUs, which the
+//! cluster's daemons use too. Neither client pins a thread, because librbd's threads do most of the work. CPU times are
+//! those of the client's process from start to end; the number of requests is the one that the client reports.
 
 use std::fs;
 
@@ -18,9 +19,9 @@ use crate::workspace;
 
 /// CPUs of the clients.
 const CPUS: &str = "0,1";
-/// Seconds of a turn.
+/// Duration of a turn in seconds.
 const SECONDS: &str = "3";
-/// Highest allowed CPU time of a request, in ratio to fio's.
+/// Largest allowed ratio of the CPU time of a request to that of fio.
 const CPU: f64 = 1.05;
 
 const CASES: [(&str, &str, u32); 6] = [

@@ -1,7 +1,7 @@
-//! `sheave serve` beside other servers of NBD: CPU time of the server per request.
+//! `sheave serve` compared with other NBD servers: CPU time of the server per request.
 //!
 //! Owns the servers, each on the first CPU, and the list of cases. The client is `nbd_load`, an example of the crate
-//! `serve`, on the same CPU or on the second. Servers take turns within a case, so that noise affects them alike.
+//! `serve`, on the same CPU or on the second. Servers take turns in each case, so that noise affects them alike.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,7 +31,7 @@ pub(super) const SIZE_BYTES: &str = "268435456";
 /// Arguments of QEMU's daemon for an export.
 const EXPORT: &str = "--export nbd,id=e,node-name=x,writable=on";
 
-/// A server without an option to stay in the foreground. It writes its process id into a file.
+/// A server that always goes into the background. It writes its process id into a file.
 const NBD_SERVER: &str = "nbd-server";
 
 /// The kind of export.
@@ -95,8 +95,8 @@ const SERVERS: &[Server] = &[
     },
 ];
 
-/// A row of the table: number of CPUs, arguments of the client, and the least ratio of the first other server's CPU
-/// time to ours.
+/// A row of the table: the number of CPUs, the arguments of the client, and the smallest allowed ratio of the CPU time
+/// of the first other server to ours.
 struct Case {
     name: &'static str,
     what: What,
@@ -190,7 +190,8 @@ fn start_all(what: What, tcp: bool) -> Result<Vec<Running>> {
     for (number, server) in SERVERS.iter().enumerate().filter(|(_, server)| server.what == what) {
         match start(server, number as u16, tcp) {
             Ok(one) => running.push(one),
-            // The first two are ours and the server that it is compared with, without which there is no row.
+            // The first two servers are ours and the one that it is compared with. Without both of them there is no
+            // row.
             Err(error) if running.len() < 2 => return Err(error.context(server.name)),
             Err(error) => eprintln!("{}: left out: {error:#}", server.name),
         }
@@ -227,7 +228,7 @@ pub(super) fn start_with(
         }
         (What::Thin, _) => format!("qemu-img create -q -f qcow2 qcow2 {SIZE}"),
         (_, NBD_SERVER) => {
-            // With a Unix socket the server listens nowhere else.
+            // With a Unix socket the server does not listen on TCP.
             let listen =
                 if tcp { format!("listenaddr=127.0.0.1\\nport={port}") } else { format!("unixsock={shown}/s") };
             format!("{image} && printf '[generic]\\n{listen}\\n[x]\\nexportname={shown}/image\\n' > config")
@@ -268,8 +269,8 @@ pub(super) fn start_with(
     Ok(running)
 }
 
-/// Waits for the id of the process that a server left in the background. The server writes it after the process that
-/// started it has ended.
+/// Waits for the id of the process that a server left in the background. That process may write the id only after the
+/// process that started it has ended.
 fn background(file: &Path) -> Result<u32> {
     let begun = Instant::now();
     loop {

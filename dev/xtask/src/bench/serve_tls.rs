@@ -1,6 +1,7 @@
 //! The row of TLS: the rate at which `nbdcopy` reads over one connection, and the server's CPU time.
 //!
-//! Uses nbdcopy and not `nbd_load`, because clients have its GnuTLS. Certificates are made for the run.
+//! Uses nbdcopy and not `nbd_load`, because nbdcopy uses GnuTLS like the usual clients. Certificates are made for the
+//! run.
 
 use std::process::Command;
 use std::time::Instant;
@@ -12,9 +13,9 @@ use super::serve::{Running, SIZE_BYTES, Server, What, start_with};
 use super::table::median;
 use crate::cargo;
 
-/// Copies of the export per turn. Several, because CPU time is counted in hundredths of a second.
+/// Number of copies of the export per turn. There are several, because CPU time is counted in hundredths of a second.
 const COPIES: u32 = 4;
-/// Unit of CPU time in `/proc`.
+/// Number of units of CPU time in `/proc` per second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 const SERVERS: [Server; 2] = [
@@ -86,7 +87,7 @@ fn copy(server: &Running, certificates: &str, times: u32) -> Result<(f64, f64)> 
     Ok((bytes / seconds / 1e6, cpu * 1e9 / bytes))
 }
 
-/// Returns the CPU time of a process in ticks, ended threads included.
+/// Returns the CPU time of a process in ticks, including threads that have ended.
 fn ticks(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("the server has ended")?;
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();

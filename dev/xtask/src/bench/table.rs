@@ -1,10 +1,10 @@
 //! Rows of the tables of times, from the JSON of a run.
 //!
-//! Owns the columns. Finds the few numbers that it needs by their keys, without a JSON parser.
+//! Owns the columns. Finds the few numbers that it needs with their keys, without a JSON parser.
 
 use anyhow::{Context, Result};
 
-/// Columns after the command: heading, and key of the JSON object.
+/// Columns after the command: the heading, and the key in the JSON object.
 const COLUMNS: &[(&str, &str)] =
     &[("IOPS", "iops"), ("time/IO", "ns_per_io"), ("CPU/IO", "cpu_ns_per_io"), ("p99", "p99_ns")];
 
@@ -53,7 +53,7 @@ pub fn row(command: &str, json: &str) -> Result<String> {
 pub const HEADLINES: &str = "| what | Sheave | other side | IOPS ours/theirs | CPU ours/theirs | `sheave bench ...` |\n\
                              |---|---:|---:|---:|---:|---|";
 
-/// Returns the line of a run with a comparison, named by `what`.
+/// Returns the line of a run with a comparison; `what` is the name of the row.
 pub fn headline(what: &str, command: &str, json: &str) -> Result<String> {
     let (ours, theirs) = json.split_once("\"compare\"").with_context(|| format!("no comparison in:\n{json}"))?;
     let get = |part, key| number(part, key).with_context(|| format!("no number `{key}` in:\n{json}"));
@@ -74,7 +74,7 @@ fn cell(key: &str, value: f64) -> String {
     format!("{value:.digits$}{}", units[at])
 }
 
-/// Formats the range of the ratios of the pairs and the 95 % interval of their median, as far as the run has them.
+/// Formats the range of the ratios of the pairs, and the 95 % interval of their median if the run has one.
 fn spread(theirs: &str, key: &str) -> String {
     let range = ends(theirs, &format!("{key}_range")).map(|[low, high]| format!("{low:.2} to {high:.2}"));
     let interval = ends(theirs, &format!("{key}_95")).map(|[low, high]| format!("95 %: {low:.3} to {high:.3}"));
@@ -96,13 +96,14 @@ pub fn statistics_heading() -> String {
         .into()
 }
 
-/// Returns the line of a run with statistics and without: medians, and the median of the differences by turn.
+/// Returns the line of a run with statistics and without: the medians of both, and the median of the differences of
+/// each turn.
 pub fn statistics_row(command: &str, on: Vec<f64>, off: Vec<f64>) -> String {
     let difference = median(on.iter().zip(&off).map(|(on, off)| on - off).collect());
     format!("| `{command}` | {:.1} ns | {:.1} ns | {difference:.1} ns |", median(on), median(off))
 }
 
-/// Returns the median; 0 for no values.
+/// Returns the median, or 0 if there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {

@@ -1,6 +1,6 @@
 //! The tests that the quick tier leaves to `--all`, and the arguments that select tests.
 //!
-//! Owns [`LATER`]. Both runners get the same selection: cargo-nextest by an expression, `cargo test` by names.
+//! Owns [`LATER`]. Both runners get the same selection: cargo-nextest as an expression, `cargo test` as names.
 //!
 //! Invariant I1: each entry names an existing test or module of tests, under a comment with the reason.
 
@@ -66,9 +66,9 @@ pub const LATER: &[Later] = &[
 /// A selection of tests.
 #[derive(Debug)]
 pub enum Tests {
-    /// All but those that are left to `--all`.
+    /// All tests except those that are left to `--all`.
     Quick,
-    /// Tests that are left to `--all`, and the tests of these names.
+    /// The tests that are left to `--all`, and the tests of these names.
     Rest(Vec<String>),
     All,
 }
@@ -89,8 +89,8 @@ impl Tests {
         }
     }
 
-    /// Returns the arguments of `cargo test`, which selects by a part of the name in all crates. `Rest` may therefore
-    /// repeat a test of the quick tier, but leaves none out.
+    /// Returns the arguments of `cargo test`, which selects tests of all crates by a part of their names. `Rest` may
+    /// therefore repeat a test of the quick tier, but leaves none out.
     pub fn for_cargo(&self) -> Vec<String> {
         let later = LATER.iter().map(|later| later.tests.to_owned());
         match self {

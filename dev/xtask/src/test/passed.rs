@@ -1,7 +1,7 @@
-//! The result of the quick tier, stored in the target directory, so that `--all` after it, as in CI, does not run the
+//! The result of the quick tier, stored in the target directory. If `--all` follows, like in CI, it does not run the
 //! same tests again.
 //!
-//! Invariant I1: a result counts only on the commit that it was made of, and only while the checkout is unchanged.
+//! Invariant I1: a result counts only for the commit on which it was made, and only while the checkout is unchanged.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -59,7 +59,8 @@ impl Passed {
     }
 }
 
-/// Returns the names in a log of skips, `SKIPPED: NAME: REASON`, each once. A test's thread has the name of the test.
+/// Returns the names in a log of skips, `SKIPPED: NAME: REASON`, each once. NAME is the name of the test's thread,
+/// which is that of the test.
 fn skipped(log: &str) -> Vec<String> {
     let name =
         |line: &str| line.strip_prefix(PREFIX).and_then(|rest| rest.split_once(": ")).map(|(name, _)| name.into());

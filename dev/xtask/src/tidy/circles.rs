@@ -1,9 +1,11 @@
-//! Checks that the folders of a crate form no circle: as for crates, a folder names only folders below it.
+//! Checks that the folders of a crate form no circle. Like with crates, a folder names only folders below it.
 //!
-//! A folder is a module with children: its own file, and those of its children that have no children. Modules of a
-//! folder name each other freely, and so do a folder and one inside it. No crate is excepted. A module names another by
-//! a `use`, or by a path that begins with `crate`, `self`, `super` or a child. A name is followed through re-exports to
-//! its definition. Test code and comments do not count, nor do method calls, which name no module.
+//! A folder is a module with children: its own file, and the files of those children that have no children. Modules of
+//! a folder may name each other freely, and so may a folder and one inside it. No crate is excepted.
+//!
+//! A module names another one in a `use`, or in a path that begins with `crate`, `self`, `super` or a child. A name is
+//! followed through re-exports to its definition. Test code and comments do not count. Method calls do not count
+//! either, because they name no module.
 
 mod paths;
 
@@ -14,7 +16,7 @@ use super::tree::Tree;
 use crate::workspace;
 use paths::{Module, Use};
 
-/// Most re-exports through which a name is followed.
+/// Largest number of re-exports through which a name is followed.
 const MAX_HOPS: usize = 16;
 
 /// Path of a module from the root of its crate: `["ctx", "wait"]`; empty for the root.
@@ -25,7 +27,7 @@ struct Crate<'a> {
     modules: BTreeMap<Path, Module<'a>>,
 }
 
-/// The names that one folder uses of each other folder. Keeps the first use only.
+/// For each folder, the names that it uses of each other folder. Only the first use is kept.
 type Arrows = BTreeMap<Path, BTreeMap<Path, Named>>;
 
 struct Named {
@@ -39,7 +41,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     crates(tree).values().flat_map(Crate::circles).collect()
 }
 
-/// Returns the crates with their product modules, by the name after `crates/`; the facade is `sheave`.
+/// Returns the crates with their product modules. The key is the name after `crates/`, or `sheave` for the facade.
 fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
     let mut crates: BTreeMap<&str, Crate<'_>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|source| !source.is_test) {
@@ -50,7 +52,7 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
             "" => "sheave",
             top => workspace::PARENTS.iter().find_map(|dir| top.strip_prefix(dir)?.strip_prefix('/')).unwrap_or(top),
         };
-        // A program beside a library of the same crate uses the library's public names, as any other program.
+        // If a crate has a library and a program, the program uses the library's public names like any other program.
         let has_lib = || tree.source(&format!("{top}src/lib.rs")).is_some();
         if name.contains('/') || (inner == "main.rs" && has_lib()) {
             continue;
@@ -136,12 +138,12 @@ impl<'a> Crate<'a> {
                 here.pop()?;
                 rest
             }
-            // A path without such a word begins with a child, with a name that a `use` binds, or with another crate.
+            // Otherwise a path begins with a child, with a name that a `use` binds, or with another crate.
             name if self.has_child(&here, name) => segments,
             name if hops > 0 && segments.len() > 1 => {
                 let bound = self.modules.get(from)?.uses.iter().find(|one| one.binds == name)?;
                 let whole: Vec<String> = bound.segments.iter().chain(rest).cloned().collect();
-                // `use crc;` binds the name that it begins with, so that following it would lead back here.
+                // `use crc;` binds the name that it begins with, so following it would lead back here.
                 return (whole[0] != *first).then(|| self.target(from, &whole, hops - 1))?;
             }
             _ => return None,
@@ -157,8 +159,8 @@ impl<'a> Crate<'a> {
         Some(here)
     }
 
-    /// Returns the module that defines `name`, which is reached through `here`: `here` itself, or the source of a
-    /// re-export.
+    /// Returns the module that defines `name`, which is reached through `here`: either `here` itself, or the source of
+    /// a re-export.
     fn definer(&self, here: Path, name: &str, rest: &[String], hops: usize) -> Path {
         let Some(module) = self.modules.get(&here).filter(|_| hops > 0) else { return here };
         let follow = |one: &Use| {
@@ -193,7 +195,8 @@ fn reach<'m>(arrows: &'m Arrows, from: &'m Path) -> BTreeSet<&'m Path> {
     reached
 }
 
-/// Returns the folders on a shortest circle through `from`, beginning with `from`; `None` if there is no circle.
+/// Returns the folders on a shortest circle through `from`, beginning with `from`. Returns `None` if there is no
+/// circle.
 fn shortest_circle<'m>(arrows: &'m Arrows, from: &'m Path) -> Option<Vec<&'m Path>> {
     let mut came: BTreeMap<&Path, &Path> = BTreeMap::new();
     let mut left = VecDeque::from([from]);

@@ -1,8 +1,8 @@
 //! Checks `docs/reference/compat.md`. The page must name every opcode and every set-up flag of the kernel's ring,
 //! supported or not. In its table of liburing's tests, a row with "same" must name an existing test of ours.
-//!
-//! A row is a line of the table below the heading [`HEADING`]: programs, their result here, and our tests or the
-//! reason. The names of tests are the code spans behind the last colon of the last cell, or all code spans of a cell
+//! A row is a line of the table below the heading [`HEADING`]: programs, their result with Sheave, and our tests or the
+//! reason. The names of tests are the code spans after the last colon of the last cell, or all code spans of a cell
+//! without a colon.
 //! without a colon.
 
 use std::collections::BTreeSet;

@@ -10,9 +10,9 @@ use super::tree::Tree;
 
 /// A path that is restricted to a few places.
 struct Confined {
-    /// First part of the path, as in `use` and in expressions.
+    /// First part of the path, like in `use` and in expressions.
     first: &'static [&'static str],
-    /// Further parts of the path, as words; empty if the first part alone is restricted.
+    /// Further parts of the path, each a word; empty if the first part alone is restricted.
     then: &'static [&'static str],
     /// Paths, or prefixes of paths, where the name is allowed. Tests may use it everywhere.
     places: &'static [&'static str],
@@ -76,7 +76,7 @@ fn uses(source: &Source, rule: &Confined) -> Vec<usize> {
     lines
 }
 
-/// Returns the path that begins here, groups included.
+/// Returns the path at the beginning of `code`, groups included.
 fn path_text(code: &str) -> &str {
     let mut depth = 0;
     let end = code.char_indices().find(|&(at, char)| {

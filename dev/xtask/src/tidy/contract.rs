@@ -1,9 +1,10 @@
 //! Checks the durability contract against its tests. A test must cite every row of the table in the page on volumes,
-//! tests must cite no missing row, and a page beside the tests of `crates/vol` must name existing tests for each row.
+//! and tests must not cite missing rows. For each row, a page in the folder of the tests of `crates/vol` must name
+//! existing tests.
 //!
-//! A row is a line of the table that begins with its number, as `| V7 |`. A test cites it by the number as a whole
-//! word, in code, text or comment. Only crates that keep or test the contract are searched, because elsewhere such a
-//! word has other meanings.
+//! A row is a line of the table that begins with its number, for example `| V7 |`. A test cites a row with its number
+//! as a whole word, in code, text or comment. Only crates that implement or test the contract are searched, because
+//! elsewhere such a word has other meanings.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ const PAGE: &str = "docs/concepts/volumes.md";
 const PROOFS: &str = "crates/vol/tests/CONTRACT.md";
 /// Folders with tests of the contract.
 const TESTS: &[&str] = &["crates/vol/", "dev/sim/", "crates/cli/tests/", "crates/nbd-client/", "tests/"];
-/// Highest number to search for, above that of any row.
+/// Largest number to search for, above that of any row.
 const MAX_ROW: u32 = 99;
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,4 +1,5 @@
-//! Checks that every outside dependency is in `[workspace.dependencies]`, with the reason for not writing it ourselves.
+//! Checks that every outside dependency is in `[workspace.dependencies]`, with the reason why the project does not
+//! implement it itself.
 
 use super::finding::Finding;
 use super::tree::Tree;

@@ -59,7 +59,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Returns the names in xtask's table of commands, from its source, because that table itself names this check.
+/// Returns the names in xtask's table of commands. They are read from the source, because the table itself names this
+/// check.
 fn xtask_commands(tree: &Tree) -> BTreeSet<&str> {
     let table = tree.source(XTASK).map_or("", |source| &source.text);
     let names = table.split("Command {").filter_map(|entry| entry.trim_start().strip_prefix("name: \""));

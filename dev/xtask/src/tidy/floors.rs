@@ -2,7 +2,7 @@
 //! code.
 //!
 //! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. No crate depends on one of
-//! the top floor ("roof"). `testkit` is for tests only.
+//! the top floor ("roof"). Only tests use `testkit`.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use super::tree::Tree;
 use crate::workspace::{self, parse_manifest};
 
 struct Room {
-    /// Name after `sheave-`; the facade and xtask have their whole names.
+    /// Name of the crate without `sheave-`; the facade and xtask have their whole names.
     name: &'static str,
     floor: Floor,
 }
 
-/// The number of a floor, as ARCHITECTURE.md has it.
+/// The number of a floor, like ARCHITECTURE.md has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Floor(u8);
 
@@ -32,13 +32,13 @@ const FACADE: Room = Room { name: "sheave", floor: Floor(9) };
 /// Lowest floor on which no other crate depends.
 const ROOF: Floor = Floor(13);
 const XTASK: Room = Room { name: "xtask", floor: Floor(14) };
-/// Drivers written as outside crates write them. They may name all crates, and no crate names them.
+/// Drivers that are written like those of outside crates. They may name all crates, and no crate names them.
 const OUTSIDE: Room = Room { name: "outside", floor: ROOF };
 /// The folder of those drivers.
 const OUTSIDE_DIR: &str = "tests/drivers/";
 /// The fuzzers: a workspace of their own, whose programs name the code they fuzz.
 const FUZZ: Room = Room { name: "fuzz", floor: ROOF };
-/// For the tests of all floors.
+/// Crate for the tests of all floors.
 const TESTKIT: &str = "testkit";
 
 const ROOMS: &[Room] = &[
@@ -110,7 +110,7 @@ fn forbidden(from: &Room, to: &Room, for_tests: bool) -> Option<String> {
     (b >= a).then(|| format!("`{}` (floor {a}) must not name `{}` (floor {b}): arrows point down", from.name, to.name))
 }
 
-/// Returns the crate of a path.
+/// Returns the crate to which the file at a path belongs.
 fn room_of(path: &str) -> Option<&'static Room> {
     if path.starts_with(OUTSIDE_DIR) {
         return Some(&OUTSIDE);
@@ -119,7 +119,7 @@ fn room_of(path: &str) -> Option<&'static Room> {
     [&FUZZ, &XTASK].into_iter().chain(ROOMS).find(|room| room.name == name)
 }
 
-/// Returns the crate of a package name, if it is one of ours.
+/// Returns the crate with a package name, if it is one of the workspace.
 fn target(name: &str, separator: char) -> Option<&'static Room> {
     match name.strip_prefix("sheave") {
         Some("") => Some(&FACADE),
@@ -132,7 +132,7 @@ fn target(name: &str, separator: char) -> Option<&'static Room> {
     }
 }
 
-/// Returns the words of `code` that may be crates of ours: `sheave_*`, and `sheave` before `::`.
+/// Returns the words of `code` that may be crates of the workspace: `sheave_*`, and `sheave` before `::`.
 fn crate_names(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let bytes = code.as_bytes();
     code.match_indices("sheave").filter_map(move |(at, word)| {

@@ -1,5 +1,5 @@
-//! Checks that every file of `tests/` is part of a test program, in crates that join their tests into a few programs
-//! (`autotests = false`).
+//! Checks that every file of `tests/` is part of a test program. Applies to crates that join their tests into a few
+//! programs (`autotests = false`).
 //!
 //! Cargo does not search for tests in such a crate. A file that neither the manifest nor a program names would never be
 //! compiled, and its tests would seem to pass.

@@ -3,7 +3,8 @@
 use super::finding::Finding;
 use super::tree::Tree;
 
-/// Width of rustfmt, which does not wrap comments and strings. The check applies to those too.
+/// Largest number of columns, like in rustfmt. Rustfmt does not wrap comments and strings, so this check applies to
+/// them too.
 const MAX_COLUMNS: usize = 120;
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,6 +1,6 @@
-//! Warns of files and functions so long that a reader should ask whether they hold one idea.
+//! Warns of files and functions that are so long that a reader should check if they contain more than one idea.
 //!
-//! A limit that fails the check would make authors cut by length and not by meaning.
+//! It does not fail, because a limit that fails would make authors cut by length and not by meaning.
 
 use super::finding::Finding;
 use super::tree::Tree;

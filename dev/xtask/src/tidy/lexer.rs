@@ -1,8 +1,8 @@
-//! Separates code from comments and strings, with as much of Rust's lexical grammar as checks by line and by word need.
+//! Separates code from comments and strings. Knows as much of Rust's lexical grammar as checks of lines and words need.
 //!
 //! Invariant I1: every output has the input's length and its newlines, so that offsets and lines agree between them.
 
-/// The parts of a source text. Each has spaces in place of the rest.
+/// The parts of a source text. In each part, spaces replace the other parts.
 pub struct Lexed {
     /// Code without comments, and without the contents of strings and characters.
     pub code: String,
@@ -53,7 +53,7 @@ fn token(bytes: &[u8], at: usize) -> (Kind, usize) {
     (Kind::Code, at + 1)
 }
 
-/// Returns a word, or a string if the word is its prefix.
+/// Returns the end of a word, or of a string if the word is the prefix of one.
 fn word_or_raw(bytes: &[u8], at: usize) -> (Kind, usize) {
     let end = at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);
     if matches!(&bytes[at..end], b"r" | b"br" | b"cr") {
@@ -127,7 +127,7 @@ pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Returns the offsets of `word` in `code` as a whole word.
+/// Returns the offsets at which `word` is a whole word in `code`.
 pub fn find_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {

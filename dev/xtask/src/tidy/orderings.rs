@@ -1,7 +1,7 @@
 //! Checks that every memory ordering except Relaxed names its partner.
 //!
-//! A heuristic: above each `Ordering::Acquire`, `Release`, `AcqRel` and `SeqCst` of product code there must be a
-//! comment with the name of the ordering, or with "pairs with". Relaxed orders nothing.
+//! This is a heuristic: above each `Ordering::Acquire`, `Release`, `AcqRel` and `SeqCst` of product code there must be
+//! a comment that contains the name of the ordering or "pairs with". Relaxed orders nothing, so it needs none.
 
 use super::finding::Finding;
 use super::lexer::find_word;
@@ -10,8 +10,8 @@ use super::tree::Tree;
 
 const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// Most lines of code between the end of the comment and the ordering: a statement that rustfmt wrapped, or a short run
-/// of statements that share one comment.
+/// Largest number of lines of code between the end of the comment and the ordering: a statement that rustfmt has
+/// wrapped, or a few statements that share one comment.
 const MAX_DISTANCE: usize = 8;
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -40,7 +40,7 @@ fn is_explained(source: &Source, comments: &[&str], line: usize, ordering: &str)
         if comment.contains(ordering) || comment.contains("pairs with") || comment.contains("Pairs with") {
             return true;
         }
-        // Lines of a comment block do not count, so that a reason may be long.
+        // Lines of a comment block do not count, because a reason may be long.
         distance += usize::from(!codes[at].trim().is_empty() || comment.trim().is_empty());
         if distance > MAX_DISTANCE {
             return false;

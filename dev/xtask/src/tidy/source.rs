@@ -1,6 +1,6 @@
 //! A Rust file for the checks: text, code, comments, functions, and its test regions.
 //!
-//! Finds functions and test regions by words and matching braces, without a parser, which is exact for code formatted
+//! Finds functions and test regions from words and matching braces, without a parser. That is exact for code formatted
 //! by rustfmt.
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::lexer::{self, find_word, is_word};
 
 pub struct Source {
-    /// Path from the repository's root, with `/`.
+    /// Path relative to the repository's root, with `/`.
     pub path: String,
     /// The whole text.
     pub text: String,
@@ -48,7 +48,7 @@ impl Source {
         source
     }
 
-    /// Returns the file's name without folders and `.rs`; the folder's name for `mod.rs`.
+    /// Returns the file's name without folders and `.rs`. For `mod.rs` it is the folder's name.
     pub fn module(&self) -> &str {
         let stem = self.path.trim_end_matches(".rs");
         let mut parts = stem.rsplit('/');
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Returns the line of an offset, from 1.
+    /// Returns the number of the line in which an offset lies, from 1.
     pub fn line_of(&self, offset: usize) -> usize {
         1 + self.text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count()
     }
@@ -67,7 +67,7 @@ impl Source {
         self.is_test || self.test_lines.iter().any(|lines| lines.contains(&line))
     }
 
-    /// Returns the lines of `word` in product code.
+    /// Returns the numbers of the lines in product code that contain `word`.
     pub fn product_lines(&self, word: &str) -> Vec<usize> {
         let lines = find_word(&self.code, word).map(|at| self.line_of(at));
         lines.filter(|&line| !self.is_test_line(line)).collect()
@@ -84,7 +84,7 @@ impl Source {
         found.collect()
     }
 
-    /// Returns the modules in files of their own that exist for tests only: `#[cfg(test)] mod NAME;`.
+    /// Returns the modules with files of their own that exist only for tests: `#[cfg(test)] mod NAME;`.
     pub fn test_modules(&self) -> Vec<&str> {
         let found = self.test_attributes().filter_map(|end| {
             let item = self.code[end..].trim_start();
@@ -95,7 +95,8 @@ impl Source {
         found.collect()
     }
 
-    /// Returns the offset of the brace that closes the body of the item at `at`, or `None` for an item without a body.
+    /// Returns the offset of the brace that closes the body of the item at `at`. Returns `None` for an item without a
+    /// body.
     fn body_end(&self, at: usize) -> Option<usize> {
         let bytes = self.code.as_bytes();
         let mut nested = 0; // open parentheses and brackets of the signature: `[u8; 4]` has a semicolon too
@@ -127,7 +128,7 @@ impl Source {
         ends.filter_map(|end| Some(self.line_of(end)..self.line_of(self.body_end(end)?) + 1)).collect()
     }
 
-    /// Returns the end of each attribute that compiles its item for tests only.
+    /// Returns the end of each attribute that compiles its item only for tests.
     fn test_attributes(&self) -> impl Iterator<Item = usize> {
         self.code.match_indices("#[cfg(").filter_map(|(at, open)| {
             let condition = &self.code[at + open.len()..];
@@ -139,7 +140,7 @@ impl Source {
     }
 }
 
-/// Returns true for paths that hold tests only.
+/// Returns true for paths of files that contain only tests.
 fn is_test_path(path: &str) -> bool {
     let is_test_dir = |part: &str| matches!(part, "tests" | "benches" | "fuzz");
     path.ends_with("/tests.rs") || path.split('/').any(is_test_dir) || path.starts_with("dev/testkit/")

@@ -1,8 +1,8 @@
-//! Checks the layering of modules in `sheave-vol` ("storeys"): a module names only modules on lower storeys, so that
-//! none leads back to itself.
+//! Checks the layering of modules in `sheave-vol` ("storeys"): a module names only modules on lower storeys, so that no
+//! path of names leads from a module back to it.
 //!
-//! Owns the table of storeys. A module is an entry of `crates/vol/src` with all that is in its folder. A re-export at
-//! the crate's root would hide the origin of a name, so that code must name the defining module.
+//! Owns the table of storeys. A module is an entry of `crates/vol/src` with everything in its folder. A re-export at
+//! the crate's root would hide the origin of a name, so code must name the defining module.
 
 use super::finding::Finding;
 use super::lexer::is_word;
@@ -11,7 +11,7 @@ use super::tree::Tree;
 
 const HOUSE: &str = "crates/vol/src/";
 
-/// Modules by storey, the lowest first. Those on one storey never name each other.
+/// The modules of each storey, the lowest storey first. Modules on one storey never name each other.
 const STOREYS: &[&[&str]] = &[
     &["made_at"],
     &["format", "rbd_diff"],
@@ -69,14 +69,14 @@ fn forbidden(from: &str, to: &str) -> Option<String> {
     (low >= high).then(|| format!("`{from}` must not name `{to}`: inside vol, too, arrows point down"))
 }
 
-/// Returns the names that code uses at the crate's root, with their offsets: after `crate::`, after enough `super::`s,
-/// and in braces there.
+/// Returns the names that code uses at the crate's root, with their offsets. They follow `crate::` or enough
+/// `super::`s, also in braces.
 fn names(code: &str, depth: usize) -> Vec<(usize, &str)> {
     let root = "super::".repeat(depth);
     let mut found = Vec::new();
     for start in ["crate::", root.as_str()] {
         for (at, _) in code.match_indices(start) {
-            // Part of `$crate`, of a longer word, or of a longer path of `super`s.
+            // The match is a part of `$crate`, of a longer word, or of a longer path of `super`s.
             if code[..at].ends_with(|c: char| c == '$' || c == ':' || is_word(c as u8)) {
                 continue;
             }

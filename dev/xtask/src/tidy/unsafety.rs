@@ -1,7 +1,7 @@
-//! Checks that unsafe code is in the files listed here only, and that every block and impl has a SAFETY comment.
+//! Checks that unsafe code is only in the files listed here, and that every block and impl has a SAFETY comment.
 //!
 //! Owns [`ALLOWED`]. A listed file has `allow(unsafe_code)` itself, for the whole file or one item, because a lint
-//! level set by its parent module would not be visible in it. Tests and examples need the comments only.
+//! level that its parent module sets would not be visible in the file. Tests and examples need only the comments.
 
 use std::collections::BTreeSet;
 
@@ -90,13 +90,13 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/uring/src/user_memory.rs", "vectors and timespecs behind an entry's addresses"),
 ];
 
-/// The attribute for the whole file, and for one item.
+/// The attribute for a whole file, and the attribute for one item.
 const MARKERS: &[&str] = &["#![allow(unsafe_code)]", "#[allow(unsafe_code)]"];
 
-/// Most lines of code between the comment and its unsafe block, in a statement that rustfmt wrapped.
+/// Largest number of lines of code between the comment and its unsafe block, in a statement that rustfmt has wrapped.
 const MAX_GAP: usize = 3;
 
-/// Returns the packages with unsafe product code, whose tests a sanitizer can find something in.
+/// Returns the packages with unsafe product code. Only their tests can show a fault to a sanitizer.
 pub fn packages() -> BTreeSet<String> {
     let crates = ALLOWED.iter().filter_map(|(path, _)| workspace::crate_of(path));
     crates.map(|name| format!("sheave-{name}")).collect()
@@ -139,14 +139,15 @@ fn check_against(tree: &Tree, allowed: &[&str]) -> Vec<Finding> {
     findings
 }
 
-/// Returns true for blocks and impls, which make a promise; `unsafe fn` and `unsafe extern` demand one from others.
+/// Returns true for blocks and impls, which promise something. Returns false for `unsafe fn` and `unsafe extern`, which
+/// demand a promise from others.
 fn needs_comment(code: &str) -> bool {
     let next = code["unsafe".len()..].trim_start();
     next.starts_with('{') || find_word(next, "impl").next() == Some(0)
 }
 
-/// Returns true if the comment above `line` or on it has SAFETY. Attributes and a few lines of the same statement may
-/// lie between.
+/// Returns true if a comment above `line`, or on it, contains SAFETY. Attributes and a few lines of the same statement
+/// may lie between them.
 fn has_comment(source: &Source, line: usize) -> bool {
     let comments: Vec<&str> = source.comments.lines().take(line).collect();
     let codes: Vec<&str> = source.code.lines().take(line).collect();

@@ -11,19 +11,19 @@ use crate::command::args::WqArgs;
 use crate::wq::{Arm, Flood, Limit, Work};
 
 pub struct WqPlan {
-    /// Description of each turn.
+    /// The work and the pool of each turn.
     pub flood: Flood,
-    /// Turns of each side.
+    /// Number of turns of each side.
     pub pairs: u32,
     pub arm: Arm,
 }
 
 /// Time that a turn runs before it is measured.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Turns without --compare, enough for a median.
+/// Number of turns without --compare, enough for a median.
 const TURNS_ALONE: u32 = 3;
 
-/// Checks that the process may use the CPUs of a list. Returns none without a list.
+/// Checks that the process may use the CPUs of a list. Returns no CPUs if there is no list.
 fn allowed(list: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
     list.map_or(Ok(Vec::new()), |list| list.allowed().map(<[usize]>::to_vec))
 }

@@ -1,6 +1,6 @@
 //! The result of `sheave-lab wq`: medians over the turns, as a table or as one JSON object.
 //!
-//! Names that `sheave bench` also has mean the same. `docs/internals/io-wq.md` explains the others.
+//! Names that `sheave bench` has too mean the same in both. `docs/internals/io-wq.md` explains the others.
 
 use std::fmt::Write;
 
@@ -36,7 +36,7 @@ pub struct Report {
     errors: u64,
     context_switches_per_io: f64,
     workers_created: u64,
-    /// From here on figures of the last turn, in which the pool was measured too.
+    /// The fields from here on are figures of the last turn, in which the pool was measured too.
     start_p50_ns: u64,
     start_p99_ns: u64,
     lock_hold_ns_per_io: f64,
@@ -47,7 +47,7 @@ pub struct Report {
     compare: Option<Compared>,
 }
 
-/// The peer's figures, and ours in ratio to them.
+/// The figures of the peer, and the ratios of our figures to them.
 #[derive(Debug, Serialize)]
 struct Compared {
     name: &'static str,
@@ -63,7 +63,7 @@ struct Compared {
 }
 
 impl Report {
-    /// Computes the figures. Returns `None` without a turn.
+    /// Computes the figures. Returns `None` if there was no turn.
     pub fn new(plan: &WqPlan, ours: &[Turn], theirs: &[Turn], measured: &Turn) -> Option<Self> {
         let middle = |figure: fn(&Turn) -> f64| median(&ours.iter().map(figure).collect::<Vec<_>>());
         let iops = middle(Turn::iops)?;

@@ -1,8 +1,8 @@
 //! One arm at one point: threads with a ring each on a null device, whose bios come from the store of the arm.
 //!
-//! * A1. Device, ring and loop are the same in every arm but for the cache's bound and the store behind it. All arms
-//!   but `no bio` take a bio for each I/O.
-//! * A2. Calls of the allocator are counted before the first turn, so that turns do not pay for the counting.
+//! * A1. Device, ring and loop are the same in every arm except for the bound of the cache and the store behind it. All
+//!   arms except `no bio` take a bio for each I/O.
+//! * A2. Calls of the allocator are counted before the first turn, so that turns are not slowed down by the counting.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use crate::drive::{self, Drive};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::{LabError, Point, alloc};
 
-/// The bound of the published cache (`ALLOC_CACHE_MAX`). The slack above it is the same in Sheave.
+/// Bound of the published cache (`ALLOC_CACHE_MAX`). Sheave's slack above it is the same as in the patches.
 const SEED_MAX: u32 = 512;
-/// I/Os before anything is counted. Afterwards every bio was used once.
+/// Number of I/Os before anything is counted. After them every bio was used once.
 const WARM_UP: u64 = 4096;
-/// I/Os in which the calls of the allocator and the cache misses are counted.
+/// Number of I/Os in which the calls of the allocator and the cache misses are counted.
 pub const COUNTED: u64 = 4096;
 
 /// A built arm.
 pub struct BioArm {
     crew: Crew,
-    /// Calls of the allocator in [`COUNTED`] I/Os; `None` when the counting allocator is not installed.
+    /// Number of calls of the allocator in [`COUNTED`] I/Os, or `None` if the counting allocator is not installed.
     allocator_calls: Option<u64>,
     misses: u64,
 }
@@ -43,18 +43,18 @@ impl BioArm {
         Ok(BioArm { crew, allocator_calls, misses })
     }
 
-    /// Returns the calls of the allocator per I/O, or `None` when the counting allocator is not installed.
+    /// Returns the number of calls of the allocator per I/O, or `None` if the counting allocator is not installed.
     pub fn allocator_calls(&self) -> Option<f64> {
         Some(self.allocator_calls? as f64 / COUNTED as f64)
     }
 
-    /// The ring of the first thread. Free between turns only.
+    /// Returns the ring of the first thread. Used between turns only.
     #[cfg(test)]
     pub fn ring(&self) -> &Ring {
         self.crew.drive().ring()
     }
 
-    /// Returns the bios per I/O that came from the store and not from the cache.
+    /// Returns the number of bios per I/O that came from the store and not from the cache.
     pub fn misses(&self) -> f64 {
         self.misses as f64 / COUNTED as f64
     }
@@ -76,9 +76,9 @@ impl ArmRun for BioArm {
 pub fn bounded(builder: RingBuilder, arm: usize, ends: Ends) -> RingBuilder {
     match arm {
         NO_BIO => builder,
-        // A bound of any size makes the ring take a bio for each I/O. This one is as large as the ring wants it.
+        // With any bound the ring takes a bio for each I/O. The ring makes the cache as large as it needs.
         AFTER => builder.bio_cache(u32::MAX),
-        // The published cache has no lock, so that only polled I/O, which ends on the ring's own thread, may use it.
+        // The published cache has no lock, so only polled I/O may use it, which ends on the ring's own thread.
         SEED if ends == Ends::Polled => builder.bio_cache(SEED_MAX),
         _ => builder.bio_cache(0),
     }
@@ -104,13 +104,13 @@ fn drives(lab: &Lab, arm: usize, point: &Point) -> Result<MakeDrive, LabError> {
         let opts = drive::opts(&point, ends == Ends::Polled);
         let attach = |ring: &mut Ring| {
             put_store(ring, arm, ends)?;
-            // The device's completion thread starts in `attach` and inherits this thread's CPU, so that a pin to a CPU
-            // beside the loops, where there is one, moves it there.
+            // The device's completion thread starts in `attach` and inherits the CPU of this thread. So this thread is
+            // pinned to another CPU than those of the loops meanwhile, if there is one.
             let elsewhere = point.threads as usize + index;
             let moved = ends == Ends::Thread && cpu::pin(lab.cpu(elsewhere)).is_ok();
             let attached = ring.attach(&device);
             if moved {
-                // The thread ran on this CPU before, so that the pin back cannot be refused.
+                // The thread ran on this CPU before, so pinning it back cannot be refused.
                 let _ = cpu::pin(lab.cpu(index));
             }
             attached

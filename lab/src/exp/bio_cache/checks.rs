@@ -24,7 +24,7 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Returns the calls of the allocator and the cache misses per I/O that an arm must have.
+/// Returns the numbers of allocator calls and of cache misses per I/O that an arm must have.
 fn expected(arm: usize, ends: &str) -> (f64, f64) {
     match arm {
         // One call to allocate, one to free.
@@ -41,9 +41,10 @@ fn counts(lab: &Lab, arm: usize, ends: &str) -> Result<Check, LabError> {
     let (calls, misses) = expected(arm, ends);
     let seen = run.allocator_calls();
     let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.5}"));
-    // Without the counting allocator only the misses are compared, which also differ between the arms. A slab and a
-    // cache still grow when more bios are in use at once than ever before. A slow completion thread can make that
-    // happen late, by at most as many bios as the ring has entries.
+    // Without the counting allocator only the misses are compared, which also differ between the arms.
+    //
+    // A slab and a cache still grow when more bios are in use at once than ever before. A slow completion thread can
+    // make that happen late. The growth is then at most as many bios as the ring has entries.
     let grows = ends == "thread";
     let growth = if grows { f64::from(data::ENTRIES) / IOS as f64 } else { 0.0 };
     let within = |count: f64, wanted: f64| (wanted..=wanted + growth).contains(&count);

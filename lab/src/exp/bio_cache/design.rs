@@ -11,9 +11,9 @@ pub const HOOK: usize = 2;
 pub const PER_CPU: usize = 3;
 /// Index of the arm with the cache as published.
 pub const SEED: usize = 4;
-/// Index of Sheave's own cache, made to take a bio for each I/O.
+/// Index of the arm with Sheave's own cache, set up so that each I/O takes a bio.
 pub const AFTER: usize = 5;
-/// Index of Sheave as it ships, which takes a bio only where an I/O needs one.
+/// Index of the arm with Sheave like it ships, which takes a bio only where an I/O needs one.
 pub const NO_BIO: usize = 6;
 
 pub static ARMS: [ArmInfo; 7] = [
@@ -55,7 +55,7 @@ pub static ARMS: [ArmInfo; 7] = [
     },
 ];
 
-/// Returns true if `arm` calls a store for every I/O. The cost of the call belongs to the experiment, not to the
+/// Returns true if `arm` calls a store for every I/O. The time of that call is due to the experiment, not to the
 /// allocator.
 pub fn takes_the_way(arm: usize, ends: Ends) -> bool {
     match arm {
@@ -73,7 +73,7 @@ pub enum Ends {
     Polled,
     /// The ring's thread without polling: `submit` ends I/O that is ready.
     Unpolled,
-    /// Another thread, in the place of an interrupt.
+    /// Another thread, which stands for an interrupt.
     Thread,
 }
 
@@ -99,5 +99,5 @@ impl Ends {
 pub const ROW: &str = "512 B, QD 128, batch 32";
 /// Published gain in IOPS, in percent.
 pub const CLAIMED: f64 = 9.8;
-/// Queue depth above the size of the bounded caches, so that they must prune.
+/// Queue depth above the size of the bounded caches, so that they must give bios back.
 pub const DEEP: u32 = 1024;

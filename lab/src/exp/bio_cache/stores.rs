@@ -1,13 +1,13 @@
 //! The stores behind the bio cache of the arms: a slab, the global allocator, a cache per CPU, and an empty one.
 //!
-//! A bio of Sheave lives in its ring's arena and keeps its number, while an allocator returns another place each time.
-//! A store therefore attaches to each bio a piece of memory of a kernel bio's size, and takes it away again. Stores do
-//! not initialise that memory: every arm initialises the bio in the arena once, as every design in the mailing-list
-//! thread does. The difference between arms is then the cost of the allocator and of the call of a store. [`Nothing`]
-//! has the second part alone.
+//! A bio of Sheave lives in the arena of its ring and keeps its number, while an allocator returns other memory each
+//! time. A store therefore attaches to each bio a piece of memory of a kernel bio's size, and takes it away again.
+//! Stores do not initialise that memory: every arm initialises the bio in the arena once, like every design in the
+//! mailing-list thread does. So the arms differ only in the time of the allocator and of the call of a store.
+//! [`Nothing`] measures the call alone.
 //!
 //! * S1. `bios[n]` has memory from `get(n)` until `put(n)`.
-//! * S2. An object of a slab is in use, free in the slab, or in the reserve; never two of them.
+//! * S2. An object of a slab is either in use, or free in the slab, or in the reserve.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -15,20 +15,21 @@ use std::mem::MaybeUninit;
 use sheave_blk::bio::Bio;
 use sheave_blk::bio_set::BioStore;
 
-/// Words of an object, which has the size of a bio with its inline vectors.
+/// Number of words in an object, which has the size of a bio with its inline vectors.
 const WORDS: usize = size_of::<Bio>() / size_of::<u64>();
-/// Objects of one page of a slab: 4 KiB, the smallest page that SLUB takes for objects of this size.
+/// Number of objects in one page of a slab: 4 KiB, the smallest page that SLUB uses for objects of this size.
 const OBJECTS: u32 = 32;
-/// Word of a free object that holds the number of the next free one. In the middle, as in SLUB.
+/// Index of the word in which a free object holds the number of the next free one. It is in the middle, like in SLUB.
 const NEXT: usize = WORDS / 2;
 const NONE: u32 = u32::MAX;
-/// Objects that the mempool of a bio set keeps back (`BIO_POOL_SIZE` is 2 for file systems, 4 for block devices).
+/// Number of objects that the mempool of a bio set keeps back (`BIO_POOL_SIZE` is 2 for file systems, 4 for block
+/// devices).
 const RESERVE: u32 = 4;
-/// Pages that a slab may take: 32 MiB, far more than the bios of the lab's deepest ring need.
+/// Largest number of pages of a slab: 32 MiB, far more than the bios of the lab's deepest ring need.
 const PAGES: usize = 8192;
 
-/// Bound of the proposed cache per CPU, and the number that leave an overfull one at once (`ALLOC_CACHE_MAX`,
-/// `_SLACK`).
+/// Bound of the proposed cache per CPU (`ALLOC_CACHE_MAX`), and below it the number of bios that leave an overfull one
+/// at once (`_SLACK`).
 pub const PER_CPU_MAX: usize = 512;
 const PER_CPU_SLACK: usize = 64;
 
@@ -36,8 +37,8 @@ const PER_CPU_SLACK: usize = 64;
 #[repr(align(64))]
 struct Object([u64; WORDS]);
 
-/// A thread's slab of objects of a bio's size. The free list runs through the objects themselves, last freed first. An
-/// empty list takes another page. When no page is left, objects come from the reserve, as in a mempool.
+/// A thread's slab of objects of a bio's size. The free list links the objects themselves, the one freed last first. If
+/// the list is empty, the slab gets another page. If no page is left, objects come from the reserve, like in a mempool.
 #[derive(Debug)]
 pub struct Slab {
     pages: Vec<Box<[Object; OBJECTS as usize]>>,
@@ -62,7 +63,7 @@ impl Slab {
         &mut self.pages[(object / OBJECTS) as usize][(object % OBJECTS) as usize]
     }
 
-    /// Takes an object, or returns `None` when pages and reserve are used up.
+    /// Takes an object. Returns `None` when pages and reserve are used up.
     #[inline]
     fn get(&mut self) -> Option<u32> {
         if self.free == NONE {
@@ -80,14 +81,15 @@ impl Slab {
         }
         let first = self.pages.len() as u32 * OBJECTS;
         self.pages.push(Box::new([Object([0; WORDS]); OBJECTS as usize]));
-        // `mempool_init` fills its reserve before the first allocation too.
+        // The reserve is filled from the first page, because `mempool_init` also fills its reserve before the first
+        // allocation.
         let kept = if first == 0 { RESERVE } else { 0 };
         (first + kept..first + OBJECTS).rev().for_each(|object| self.free_one(object));
         self.reserve.extend(first..first + kept);
         self.get()
     }
 
-    /// Returns an object to the reserve if that is not full, otherwise to the free list.
+    /// Gives an object back: to the reserve if that is not full, otherwise to the free list.
     #[inline]
     fn put(&mut self, object: u32) {
         if self.reserve.len() < RESERVE as usize {
@@ -116,7 +118,7 @@ impl Slab {
     }
 }
 
-/// The object of each bio, by the bio's number; `NONE` for a bio without one.
+/// The object of each bio, indexed by the bio's number; `NONE` for a bio without an object.
 #[derive(Debug, Default)]
 struct Table(Vec<u32>);
 
@@ -138,7 +140,7 @@ impl Table {
     }
 }
 
-/// Takes each bio's memory from a slab of the ring's thread, as a kernel without a bio cache does.
+/// Takes the memory of each bio from a slab of the ring's thread, like a kernel without a bio cache does.
 #[derive(Debug, Default)]
 pub struct ThreadSlab {
     slab: Slab,
@@ -152,7 +154,7 @@ impl ThreadSlab {
         ThreadSlab { slab: Slab::bounded(most_pages), bios: Table::default() }
     }
 
-    /// Returns the number of objects that no bio has.
+    /// Returns the number of objects that are not attached to a bio.
     #[cfg(test)]
     pub fn idle(&mut self) -> usize {
         self.slab.idle()
@@ -179,8 +181,8 @@ impl BioStore for ThreadSlab {
     }
 }
 
-/// Memory of a bio. Uninitialised and of ordinary alignment, so that the allocator is called by `malloc`: `calloc` and
-/// `posix_memalign` bypass its cache per thread.
+/// Memory of a bio. It is uninitialised and has ordinary alignment, so that the allocator is called through `malloc`;
+/// `calloc` and `posix_memalign` bypass its cache per thread.
 type Memory = Box<MaybeUninit<[u64; WORDS]>>;
 
 /// Takes each bio's memory from the global allocator and returns it there.
@@ -214,14 +216,15 @@ struct Cpu {
 }
 
 thread_local! {
-    /// The variable of a CPU. The lab pins a ring's thread to its CPU, so that a thread-local variable is the CPU's.
-    /// The borrow during an access stands for the kernel's `get_cpu` and `put_cpu`.
+    /// The variable of a CPU. It can be a thread-local variable, because the lab pins a ring's thread to its CPU. The
+    /// borrow during an access stands for the kernel's `get_cpu` and `put_cpu`.
     static CPU: RefCell<Cpu> =
         const { RefCell::new(Cpu { cache: Vec::new(), slab: Slab::bounded(PAGES), pruned: 0 }) };
 }
 
-/// A cache on the bio set for each CPU, shared by all rings there, as the review of the patches proposed. Only a ring
-/// that has opted in uses it, and only polled I/O may: the cache then needs neither a lock nor disabled interrupts.
+/// A cache on the bio set for each CPU, shared by all rings on that CPU, which the review of the patches proposed. Only
+/// a ring that has opted in uses it, and only for polled I/O; so the cache needs neither a lock nor disabled
+/// interrupts.
 #[derive(Debug)]
 pub struct PerCpu {
     opted_in: bool,
@@ -229,12 +232,12 @@ pub struct PerCpu {
 }
 
 impl PerCpu {
-    /// Makes the store of one ring. Without `opted_in` it uses the CPU's slab alone.
+    /// Makes the store of one ring. If `opted_in` is false, it uses the CPU's slab alone.
     pub fn new(opted_in: bool) -> PerCpu {
         PerCpu { opted_in, bios: Table::default() }
     }
 
-    /// Returns the objects in the calling thread's cache, and the number that were pruned from it so far.
+    /// Returns the number of objects in the calling thread's cache, and the number that were pruned from it so far.
     #[cfg(test)]
     pub fn cached_and_pruned() -> (usize, u64) {
         CPU.with_borrow(|cpu| (cpu.cache.len(), cpu.pruned))
@@ -267,7 +270,7 @@ impl BioStore for PerCpu {
 }
 
 impl Cpu {
-    /// Moves the objects that were cached last to the slab. The kernel's list is cut at the same end.
+    /// Moves the objects that were cached last to the slab. The kernel cuts its list at the same end.
     #[cold]
     fn prune(&mut self) {
         for object in self.cache.split_off(self.cache.len() - PER_CPU_SLACK) {
@@ -277,7 +280,8 @@ impl Cpu {
     }
 }
 
-/// Attaches no memory. Keeps the table of the other stores, so that its cost is the cost of calling a store.
+/// Attaches no memory. It keeps the same table as the other stores, so that the time it takes is the time of calling a
+/// store.
 #[derive(Debug, Default)]
 pub struct Nothing(Table);
 

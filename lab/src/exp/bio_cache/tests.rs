@@ -1,4 +1,4 @@
-//! Tests the stores against a model, the counts of the arms, and verdicts on made-up figures.
+//! Tests of the stores against a model, of the counts of the arms, and of verdicts on made-up figures.
 
 use std::collections::BTreeSet;
 
@@ -142,7 +142,7 @@ fn result(cpu_ns: f64, change: Option<f64>) -> Option<ArmResult> {
     })
 }
 
-/// Makes a report with these changes and instructions, in the order of the arms.
+/// Makes a report with these changes and instructions, listed in the order of the arms.
 fn report(changes: [f64; 6], counted: Option<([f64; 7], [f64; 7])>) -> crate::report::ExperimentReport {
     let mut arms = vec![result(50.0, None)];
     arms.extend(changes.iter().map(|&change| result(45.0, Some(change))));
@@ -211,6 +211,6 @@ fn what_does_not_fit_the_bounded_caches_is_pruned() {
     let point = Point { depth: DEEP, batch: DEEP, ..Point::default() };
     let misses = |arm| arm::BioArm::new(&fake::lab(), arm, &point).expect("an arm").misses();
     assert_eq!(misses(AFTER), 0.0);
-    // 1,024 bios come back at once, of which at most 576 stay, and 512 after the last pruning.
+    // Of 1,024 bios that come back at once at most 576 stay, and 512 after the last pruning.
     assert!((0.4..=0.5).contains(&misses(SEED)), "{}", misses(SEED));
 }

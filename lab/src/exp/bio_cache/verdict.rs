@@ -16,7 +16,7 @@ pub fn of(report: &ExperimentReport) -> Verdict {
         return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
     };
     let counted = report.instructions.iter().find(|counted| counted.point == row.point);
-    // The claim is about the published cache, so that Sheave's own does not decide it.
+    // The claim is about the published cache, so Sheave's own cache does not count here.
     let gain = counted.and_then(|counted| counted.gain_percent(SEED));
     let holds = decide(CLAIMED, row.arm(SEED).and_then(|arm| arm.change), gain);
     Verdict { holds, claim, shows: shows(row, report, counted, holds), does_not_show: limits() }
@@ -60,7 +60,7 @@ fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>,
     text
 }
 
-/// Describes instructions and cache lines of each arm beyond Sheave's, without the cost of calling a store.
+/// Describes how many instructions and cache lines each arm uses more than Sheave, without those of calling a store.
 fn net_effect(counted: &InstructionRow) -> String {
     let lines = |arm: usize| {
         let of = |arm: usize| counted.lines_per_io.get(arm).copied().flatten();
@@ -85,8 +85,8 @@ fn net_effect(counted: &InstructionRow) -> String {
     text
 }
 
-/// Describes the saving in ns beside the published one. Percentages cannot be compared, because the published I/O takes
-/// longer.
+/// Describes the saving in ns next to the published one. Percentages cannot be compared, because the published I/O
+/// takes longer.
 fn saved(row: &Row) -> String {
     let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
     let (Some(before), Some(after), Some(published)) = (of(0), of(AFTER), row.published) else {
@@ -101,7 +101,7 @@ fn saved(row: &Row) -> String {
     )
 }
 
-/// Describes the cost of a bounded cache when more bios come back at once than it holds.
+/// Describes the extra work of a bounded cache when more bios come back at once than it holds.
 fn pruning(deep: &InstructionRow) -> String {
     let (Some(seed), Some(per_cpu), Some(after)) = (deep.net(SEED), deep.net(PER_CPU), deep.net(AFTER)) else {
         return String::new();

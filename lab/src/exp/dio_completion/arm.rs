@@ -1,10 +1,10 @@
-//! One arm at one point: a ring with its workers, on a file whose overwrites complete at the place of the arm.
+//! One arm at one point: a ring with its workers, on a file whose overwrites complete where the arm wants them to.
 //!
 //! * A1. Device, file, ring and workers are the same in every arm. The device makes progress by itself.
-//! * A2. All arms of a point wait in the same way ([`Patience`]), whatever the default of the ring is: the ring spins
-//!   for polled I/O whose workers have another CPU, and sleeps for everything else. A ring that slept in one arm and
-//!   spun in another would compare sleeps. The timer slack of a sleep is 1 ns, so that a device of 5 us takes 5 us in
-//!   each arm.
+//! * A2. All arms of a point wait in the same way ([`Patience`]), whatever the default of the ring is. The ring spins
+//!   for polled I/O whose workers have another CPU, and sleeps for everything else. If a ring slept in one arm and spun
+//!   in another, the comparison would measure the sleeps. The timer slack of a sleep is 1 ns, so that a device of 5 us
+//!   takes 5 us in each arm.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -26,13 +26,14 @@ use crate::experiment::Lab;
 use crate::meter::Meter;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 
-/// Priority "best effort, level 4". It equals the default, but an I/O that sets it does not take the plain path.
+/// Priority "best effort, level 4". It equals the default, but an I/O that sets it is not submitted as plain I/O.
 const MIDDLE: u16 = 2 << 13 | 4;
 
-/// Bound on spinning, far above any latency of the lab's devices: a device that hangs must not spin for ever.
+/// Longest time of spinning, far above any latency of the lab's devices, so that a device that hangs does not spin for
+/// ever.
 const LONGEST_SPIN: Duration = Duration::from_secs(1);
 
-/// Bytes of each I/O that fills a file before it is overwritten.
+/// Size in bytes of each I/O that fills a file before it is overwritten.
 const FILL: u32 = 64 << 10;
 
 /// The way in which the ring of a point waits, in every arm (A2).
@@ -45,8 +46,8 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// Returns the way of waiting at a point. A ring that shares its CPU with the workers must sleep so that they run,
-    /// and a ring that is woken by interrupts has nothing to poll.
+    /// Returns the way of waiting at a point. A ring that shares its CPU with the workers must sleep so that they run.
+    /// A ring that interrupts wake has nothing to poll.
     pub fn of(lab: &Lab, point: &Point) -> Result<Patience, LabError> {
         let apart = subject::workers_elsewhere(point)? && lab.cpu(0) != lab.cpu(1);
         Ok(if apart && subject::is_polled(point)? { Patience::Spins } else { Patience::Sleeps })
@@ -58,13 +59,13 @@ impl Patience {
     }
 }
 
-/// Sets the timer slack of the calling thread to 1 ns until it is dropped. Holds the slack to restore.
+/// Sets the timer slack of the calling thread to 1 ns, and restores it when dropped. Holds the slack to restore.
 struct ExactSleeps(Option<NonZeroU64>);
 
 impl ExactSleeps {
     fn begin() -> ExactSleeps {
         let before = current_timer_slack().ok().and_then(NonZeroU64::new);
-        // A refusal makes sleeps longer in every arm alike, so that the comparison still holds.
+        // If this is refused, sleeps are longer in every arm alike, so the comparison still holds.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         ExactSleeps(before)
     }
@@ -76,11 +77,11 @@ impl Drop for ExactSleeps {
     }
 }
 
-/// Counts of the writes of an engine that did not complete where they were reaped.
+/// Counts the writes of an engine that did not complete where they were reaped.
 pub trait Ends: Driven {
-    /// Writes that completed in a worker or in task work so far.
+    /// Returns the number of writes so far that completed in a worker or in task work.
     fn late(&self) -> LateCompletions;
-    /// Writes that the caller of a synchronous write completed so far.
+    /// Returns the number of writes so far that the caller of a synchronous write completed.
     fn by_caller(&self) -> u64;
 }
 
@@ -106,13 +107,14 @@ impl Ends for Pwrite {
 
 /// A built arm.
 pub struct DioArm<E = SheaveEngine> {
-    // Declared before `subject`: the ring is dropped first, then the file and its pool.
+    // Declared before `subject`, because the ring must be dropped first, then the file and its pool.
     drive: Drive<E>,
     subject: Subject,
-    /// The workers of the ring. A synchronous write has none.
+    /// The workers of the ring; `None` for a synchronous write.
     workers: Option<IoWq>,
     lab: Lab,
-    /// I/Os until every block of the file is written and the file must be reset; `u64::MAX` if it need not be.
+    /// Number of I/Os until every block of the file is written and the file must be reset; `u64::MAX` if it need not
+    /// be.
     until_reset: u64,
 }
 
@@ -133,7 +135,8 @@ impl DioArm {
 }
 
 impl DioArm<Pwrite> {
-    /// Builds the arm of synchronous writes on the calling thread. Its file completes overwrites inline, as in Sheave.
+    /// Builds the arm of synchronous writes on the calling thread. Its file completes overwrites inline, like Sheave
+    /// does.
     pub fn synchronous(lab: &Lab, point: &Point) -> Result<DioArm<Pwrite>, LabError> {
         design::admit(point)?;
         if !design::is_synchronous(point) {
@@ -151,7 +154,7 @@ impl DioArm<Pwrite> {
 impl<E: Ends> DioArm<E> {
     fn of(lab: &Lab, point: &Point, subject: Subject, engine: E, workers: Option<IoWq>) -> Result<DioArm<E>, LabError> {
         let cell = subject::cell(point)?;
-        // Blocks that can be written once only are taken in order. Their places on the device are scattered all the
+        // Blocks that can be written only once are taken in order. Their addresses on the device are scattered all the
         // same.
         let rw = if cell.is_used_up() { Rw::Write } else { point.rw };
         let loop_point = Point { rw, ..point.clone() };
@@ -161,7 +164,7 @@ impl<E: Ends> DioArm<E> {
         Ok(DioArm { drive, subject, workers, lab: lab.clone(), until_reset })
     }
 
-    /// Returns the completions in workers and in task work so far.
+    /// Returns the numbers of completions in workers and in task work so far.
     pub fn late(&self) -> LateCompletions {
         self.drive.engine().late()
     }
@@ -171,7 +174,7 @@ impl<E: Ends> DioArm<E> {
         self.workers.iter().flat_map(IoWq::counts).map(|account| account.created).sum()
     }
 
-    /// The file that the ring has open.
+    /// Returns the file that the ring has open.
     pub fn file(&self) -> &std::sync::Arc<dyn File> {
         &self.subject.file
     }
@@ -185,7 +188,7 @@ fn engine(lab: &Lab, point: &Point, subject: &Subject, opts: &EngineOpts) -> Res
         // The device's thread has CPU 1.
         (true, false) => lab.cpu(2),
     };
-    // New threads inherit the CPU mask of this thread, so that the mask is widened while the workers are made.
+    // The CPU mask of this thread is widened while the workers are made, because new threads inherit it.
     cpu::pin_to(&lab.cpus).map_err(|err| LabError::run(format!("cannot run on the CPUs {:?}: {err}", lab.cpus)))?;
     let workers = IoWq::builder().cpus(&[cpu]).build();
     cpu::pin(lab.cpu(0))?;
@@ -195,7 +198,7 @@ fn engine(lab: &Lab, point: &Point, subject: &Subject, opts: &EngineOpts) -> Res
     Ok((SheaveEngine::built(builder.io_wq(&workers), attach, opts)?, workers))
 }
 
-/// Writes the whole file once and syncs it. The first DSYNC write of a turn would otherwise pay for that commit.
+/// Writes the whole file once and syncs it. Without this the first DSYNC write of a turn would include that commit.
 fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
     let fill = Point { bs: FILL, batch: 8, depth: 8, threads: 1, rw: Rw::Write, ..Point::default() };
     let (engine, _workers) = engine(lab, point, subject, &drive::opts(&fill, subject::is_polled(point)?))?;
@@ -240,7 +243,7 @@ impl<E: Ends> ArmRun for DioArm<E> {
     }
 }
 
-/// Returns true if the writes of the point's cell need no blocking work after the data.
+/// Returns true if writes of the cell of `point` need no blocking work after the data.
 pub fn is_eligible(point: &Point) -> bool {
     subject::cell(point).is_ok_and(Cell::is_eligible)
 }

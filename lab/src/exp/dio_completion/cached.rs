@@ -1,6 +1,6 @@
-//! A device with a volatile write cache, with FUA or without: the cost of a durable write depends on the two.
+//! A device with a volatile write cache, with FUA or without; both determine how long a durable write takes.
 //!
-//! Changes the capabilities of the device alone. The device underneath has no such cache: it gets the flushes and has
+//! Changes only the capabilities of the device. The device underneath has no such cache: it gets the flushes and has
 //! nothing to do for them.
 
 use sheave::{Capabilities, Device, DeviceError};
@@ -13,14 +13,14 @@ struct Cached {
     fua: bool,
 }
 
-/// Wraps `lower` as a device with a volatile cache. Opening fails unless `lower` has a single queue driver.
+/// Wraps `lower` as a device with a volatile cache. Opening the result fails unless `lower` has a single queue driver.
 pub fn over(lower: &Device, fua: bool) -> Device {
     let name = format!("cached:fua={},over={}", if fua { "on" } else { "off" }, lower.name());
     Device::from_driver(&name, Box::new(Cached { lower: lower.clone(), fua }))
 }
 
 #[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+// SAFETY: D7: its queues accept all requests that its limits allow.
 unsafe impl Driver for Cached {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()

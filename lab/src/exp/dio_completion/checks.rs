@@ -1,4 +1,4 @@
-//! Proves that data comes back, and that writes complete at the place of each arm. Compares counts and data, never
+//! Proves that data comes back, and that writes complete where each arm wants them to. Compares counts and data, never
 //! times.
 
 use sheave::{Buf, Ring, op};
@@ -12,7 +12,7 @@ use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
 
 const IOS: u64 = 4096;
-/// Blocks that are written and read back.
+/// Number of blocks that are written and read back.
 const BLOCKS: u64 = 64;
 
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
@@ -37,7 +37,7 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Completions of a turn, in all and by place.
+/// Numbers of completions of a turn: all, and those at each place.
 struct Counts {
     ios: u64,
     in_worker: u64,
@@ -77,8 +77,8 @@ fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, Lab
     })
 }
 
-/// Checks synchronous writes, which use neither a worker nor task work: the caller ends each write that has completion
-/// work, and a write without completion work is over when the device has ended it.
+/// Checks synchronous writes, which use neither a worker nor task work. The caller ends each write that has completion
+/// work; a write without completion work is over when the device has ended it.
 fn by_its_caller(lab: &Lab, what: &str, point: &Point) -> Result<Check, LabError> {
     let mut arm = DioArm::synchronous(lab, point)?;
     let turn = arm.turn(TurnEnd::Ios(IOS))?;
@@ -99,9 +99,9 @@ fn by_its_caller(lab: &Lab, what: &str, point: &Point) -> Result<Check, LabError
     })
 }
 
-/// Checks the step after the data. Writes of a cell that is not eligible have one in every arm, eligible ones only in
-/// the first. A worker does the step, except that a flush is an I/O of the ring and needs no worker outside the first
-/// arm.
+/// Checks the step after the data. Writes of a cell that is not eligible have this step in every arm, eligible ones
+/// only in the first arm. A worker does the step. The exception is a flush: it is an I/O of the ring, and needs a
+/// worker only in the first arm.
 fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
     let point = overwrites(16).with("cell", cell.name()).with("file", file);
     let (mut later, mut made) = ([0; 4], [0; 4]);
@@ -130,7 +130,7 @@ fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
 /// Checks that overwritten data reads back through another ring.
 fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, LabError> {
     let name = format!("{}: what is overwritten reads back ({file})", ARMS[arm].name);
-    // Of the devices only `ram` keeps the written data.
+    // Of the devices only `ram` keeps data.
     let point = overwrites(16).with("file", file).with("device", "ram");
     let subject = Subject::new(lab, &point, place)?;
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("the check `{name}` cannot run: {err}"));
@@ -144,7 +144,8 @@ fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, 
     Ok(Check { name, ok: true, detail: format!("{BLOCKS} blocks written twice and read{general}") })
 }
 
-/// Writes the blocks of one round and reads them with another ring. Returns `Err` with the difference, if there is one.
+/// Writes the blocks of one round and reads them with another ring. The inner result is an error that describes the
+/// difference, if there is one.
 fn round_trip(subject: &Subject, round: u64) -> Result<Result<(), String>, Box<dyn std::error::Error>> {
     let size = 4096;
     let byte = |block: u64| (block * 7 + round * 101) as u8;

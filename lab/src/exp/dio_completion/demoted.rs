@@ -1,7 +1,7 @@
-//! A file whose pure overwrites complete later than they need to, for the arms before Sheave's.
+//! A file whose pure overwrites complete later than necessary, for the arms that stand for the time before Sheave.
 //!
-//! Adds a flag to the mappings of writes, and passes everything else to the file underneath. A write that has work to
-//! do after the data completes as it would without this wrapper.
+//! Adds a flag to the mappings of writes, and passes everything else to the file underneath. A write that has work
+//! after the data completes like it would without this wrapper.
 
 use std::sync::Arc;
 

@@ -12,17 +12,17 @@ pub const ID: &str = "dio-completion";
 /// The settings in which the ring arms differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Place where overwrites complete at the earliest.
+    /// Earliest place at which overwrites complete.
     pub place: Place,
-    /// I/O is submitted one by one, as it is on a demoted file, and not as a run of plain I/O.
+    /// True if I/O is submitted one by one, like on a demoted file, and not as a run of plain I/O.
     pub general: bool,
 }
 
 /// Index of the arm whose writes complete in the issuer's task.
 pub const SEED: usize = 1;
-/// Index of the arm whose writes complete where they are reaped. All else is as in `before` and `seed`.
+/// Index of the arm whose writes complete where they are reaped. Everything else is like in `before` and `seed`.
 pub const INLINE: usize = 2;
-/// Index of Sheave as it ships.
+/// Index of the arm with Sheave like it ships.
 pub const AFTER: usize = 3;
 
 pub const SYNC: usize = 4;
@@ -70,25 +70,26 @@ pub const PLACEMENT: &str = "placement";
 /// Label of the row with one I/O at a time and the workers on the ring's CPU.
 pub const ON_RINGS_CPU: &str = "QD 1, ring's CPU";
 
-/// A point of random overwrites of 4 KiB, submitted one by one.
+/// Returns a point of random overwrites of 4 KiB, submitted one by one.
 pub fn overwrites(depth: u32) -> Point {
     Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
 }
 
-/// A point of the same overwrites on a device that ends I/O by itself, as an interrupt does.
+/// Returns a point of the same overwrites on a device that ends I/O by itself, like an interrupt does.
 pub fn interrupted(depth: u32) -> Point {
     overwrites(depth).with("ends", "interrupt")
 }
 
-/// Returns true if a synchronous write does the same work at `point`: one at a time, on the file in memory, without a
-/// flush.
+/// Returns true if a synchronous write does the same work at `point`: one write at a time, on the file in memory,
+/// without a flush.
 pub fn is_synchronous(point: &Point) -> bool {
     let in_memory = point.text("file").is_none_or(|text| text == "memory");
     let dsync = subject::cell(point).is_ok_and(subject::Cell::dsync);
     point.depth == 1 && point.batch == 1 && in_memory && point.text("worker").is_none() && !dsync
 }
 
-/// The points of QD 1 by kind of write and of completion, where a synchronous write stands beside each async one.
+/// Returns the points of QD 1 for each kind of write and of completion, where a synchronous write is compared with
+/// async ones.
 pub fn one_at_a_time() -> [(&'static str, Point); 4] {
     let unwritten = |point: Point| point.with("cell", "unwritten");
     [

@@ -1,7 +1,7 @@
 //! A small file in memory over any device, with written and unwritten, shared and private blocks, and a movable end.
 //!
 //! Owns the state of each block, and the return to the initial state ([`Extents::reset`]). The bytes are on the device,
-//! each block at a place of its own, scattered so that no two neighbours can be merged.
+//! where the addresses of the blocks are scattered so that no two neighbours can be merged.
 //!
 //! * E1. A block reads as zeroes until its first write has ended; then its state is [`WRITTEN`], until a reset.
 //! * E2. The end of the file moves after the data is on the device, never before.
@@ -19,11 +19,11 @@ pub const BLOCK: u64 = 4096;
 const UNWRITTEN: u8 = 0;
 /// Data of this file alone.
 const WRITTEN: u8 = 1;
-/// Data that other files have too. The mapped place is already the new one, because the lab makes no copy.
+/// Data that other files have too. The mapping already has the new address, because the lab makes no copy.
 const SHARED: u8 = 2;
 
-/// Distance of the places of neighbouring blocks, in blocks. Odd, so that each block of a power of two has its own
-/// place.
+/// Distance of the addresses of neighbouring blocks, in blocks. It is odd, so that all blocks have different addresses
+/// if their number is a power of two.
 const STRIDE: u64 = 0x9E37_79B1;
 
 /// Initial state of a file, and its state after a reset.
@@ -48,7 +48,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Makes a file of the largest power of two of blocks that the device holds.
+    /// Makes a file whose number of blocks is the largest power of two that fits on the device.
     pub fn new(device: &Device, began: Began) -> Extents {
         let blocks = 1u64 << (device.size_bytes() / BLOCK).max(1).ilog2();
         let blocks = (0..blocks).map(|_| AtomicU8::new(UNWRITTEN)).collect();
@@ -72,7 +72,7 @@ impl Extents {
         self.size.store(size, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of allocated space.
+    /// Returns the number of bytes of allocated space.
     pub fn bytes(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK
     }
@@ -83,7 +83,7 @@ impl Extents {
         self.blocks.iter().filter(|block| block.load(Ordering::Relaxed) == WRITTEN).count()
     }
 
-    /// Returns the place of a block on the device, in bytes.
+    /// Returns the address of a block on the device, in bytes.
     fn place(&self, block: u64) -> u64 {
         (block.wrapping_mul(STRIDE) & (self.blocks.len() as u64 - 1)) * BLOCK
     }
@@ -143,7 +143,7 @@ impl File for Extents {
         Ok(())
     }
 
-    /// The block states are in memory alone, so that there is nothing to sync.
+    /// Returns false, because the block states are in memory only and there is nothing to sync.
     fn needs_sync(&self) -> bool {
         false
     }

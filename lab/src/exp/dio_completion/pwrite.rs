@@ -1,11 +1,11 @@
-//! The synchronous write with which the mailing-list thread begins: the caller maps, submits, waits, and finishes.
+//! The synchronous write with which the mailing-list thread begins: the caller maps, submits, waits, and completes.
 //!
-//! Follows the kernel's `iomap_dio_rw` with a wait: no CQE, no task work and no worker, whatever kind of space a write
-//! meets. The caller's thread does the completion work and may block. As an engine it has one slot, and does its I/O in
-//! `submit`.
+//! Follows the kernel's `iomap_dio_rw` with a wait: it uses no CQE, no task work and no worker, whatever kind of space
+//! a write goes to. The caller's thread does the completion work and may block. The engine has one slot, and does its
+//! I/O in `submit`.
 //!
 //! * P1. One write at a time: nothing is in flight when `submit` returns.
-//! * P2. A failed write returns an error; its `end_write` is called only when the write has completion work to undo.
+//! * P2. A failed write returns an error. Its `end_write` is called only if the write has completion work to undo.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::{EngineOpts, LoadError, SheaveEngine};
 
-/// The engine. Its ring is attached to the device, not to the file, and replaces the bio that the kernel submits and
+/// The engine. Its ring is attached to the device, not to the file, and stands for the bio that the kernel submits and
 /// waits for.
 pub struct Pwrite {
     file: Arc<dyn File>,
@@ -30,7 +30,7 @@ pub struct Pwrite {
     next: Option<u64>,
     /// Result of the last write, until it is reaped.
     done: Option<i32>,
-    /// Writes whose caller did the completion work.
+    /// Number of writes whose caller did the completion work.
     ended_here: u64,
 }
 
@@ -84,8 +84,8 @@ impl Pwrite {
     }
 }
 
-/// Returns true if the file has work after the data, by the rule that `sheave_iomap::decision` applies to a ring's
-/// write.
+/// Returns true if the file has work after the data, according to the rule that `sheave_iomap::decision` applies to a
+/// ring's write.
 fn has_work(mapping: &Mapping, end: u64, file: &dyn File) -> bool {
     let plain = mapping.kind == MappingKind::Mapped && !mapping.flags.any(MapFlags::SHARED | MapFlags::NEW);
     !plain || end > file.size_bytes()
@@ -147,7 +147,7 @@ mod tests {
         Arc::new(Extents::new(&device, began))
     }
 
-    /// Writes one block of a byte. Returns the result.
+    /// Writes one block filled with `byte`. Returns the result.
     fn write(engine: &mut Pwrite, pos: u64, byte: u8) -> i32 {
         engine.buffer(0).fill(byte);
         engine.prep(0, true, pos);

@@ -1,6 +1,6 @@
 //! The target of an arm's writes: a device, a file, and the layers between the file and the ring.
 //!
-//! Owns the words of a point's extra parameters and their meaning:
+//! Owns the values of a point's extra parameters and their meaning:
 //!
 //! | parameter | words | means |
 //! |---|---|---|
@@ -42,7 +42,7 @@ pub enum Cell {
     Unwritten,
     /// Space shared with other files.
     Shared,
-    /// Space behind the end of the file.
+    /// Space beyond the end of the file.
     Extending,
     /// Written space, durable, on a device with a volatile cache and FUA.
     DsyncFua,
@@ -54,7 +54,7 @@ impl Cell {
     pub const ALL: [Cell; 6] =
         [Cell::Overwrite, Cell::Unwritten, Cell::Shared, Cell::Extending, Cell::DsyncFua, Cell::DsyncFlush];
 
-    /// Returns the word of the parameter `cell`.
+    /// Returns the name of the cell, which is a value of the parameter `cell`.
     pub fn name(self) -> &'static str {
         match self {
             Cell::Overwrite => "overwrite",
@@ -66,12 +66,12 @@ impl Cell {
         }
     }
 
-    /// Returns true if its writes need no blocking work after the data, so that they may complete at once.
+    /// Returns true if writes of this cell need no blocking work after the data, so that they may complete at once.
     pub fn is_eligible(self) -> bool {
         matches!(self, Cell::Overwrite | Cell::DsyncFua)
     }
 
-    /// Returns true if its writes must be durable.
+    /// Returns true if writes of this cell must be durable.
     pub fn dsync(self) -> bool {
         matches!(self, Cell::DsyncFua | Cell::DsyncFlush)
     }
@@ -91,12 +91,12 @@ impl Cell {
     }
 }
 
-/// Place where overwrites complete at the earliest.
+/// Earliest place at which overwrites complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Worker,
     Task,
-    /// The code that reaps the device's completion.
+    /// In the code that reaps the device's completion.
     Inline,
 }
 
@@ -131,7 +131,7 @@ fn word<'a>(point: &'a Point, name: &str) -> Result<&'a str, LabError> {
     }
 }
 
-/// Checks that the device of a point can lie under its file.
+/// Checks that the device of a point can hold the file of that point.
 pub fn fits(point: &Point) -> Result<(), LabError> {
     let (on_volume, device) = (word(point, "file")? == "volume", point.text("device"));
     let fits = match (on_volume, is_polled(point)?) {
@@ -154,8 +154,8 @@ pub fn is_polled(point: &Point) -> Result<bool, LabError> {
     Ok(word(point, "ends")? == "polled")
 }
 
-/// Returns true if the workers have a CPU of their own. The default is true for polled I/O, so that no arm has to
-/// sleep, and false for interrupts, because the device's thread has the next CPU.
+/// Returns true if the workers have a CPU of their own. For polled I/O the default is true, so that no arm has to
+/// sleep. For interrupts it is false, because the device's thread uses the next CPU.
 pub fn workers_elsewhere(point: &Point) -> Result<bool, LabError> {
     match point.text("worker") {
         Some(_) => Ok(word(point, "worker")? == "other"),
@@ -169,10 +169,10 @@ pub struct Subject {
     interrupting: Option<Elsewhere>,
     /// The file that the arm's ring has open.
     pub file: Arc<dyn File>,
-    /// Bytes that may be written to.
+    /// Number of bytes that may be written to.
     pub bytes: u64,
     way_back: WayBack,
-    /// Held until the ring is dropped.
+    /// Keeps the pool open until the ring is dropped.
     _pool: Option<Pool>,
 }
 
@@ -185,7 +185,7 @@ enum WayBack {
 }
 
 impl Subject {
-    /// Makes the file of a point. Its overwrites complete at `place` at the earliest.
+    /// Makes the file of a point. `place` is the earliest place at which its overwrites complete.
     pub fn new(lab: &Lab, point: &Point, place: Place) -> Result<Subject, LabError> {
         let cell = cell(point)?;
         let interrupting = if is_polled(point)? { None } else { Some(interrupting(lab)) };
@@ -214,7 +214,7 @@ impl Subject {
         self.interrupting.as_ref().map_or(0, Elsewhere::cpu_ns)
     }
 
-    /// Restores the initial state of a file whose blocks can be written once only. Nothing may be in flight.
+    /// Restores the initial state of a file whose blocks can be written only once. Nothing may be in flight.
     pub fn reset(&self) -> Result<(), LabError> {
         match &self.way_back {
             WayBack::None => {}
@@ -229,7 +229,7 @@ impl Subject {
                         Err(status) => return Err(failed(status)),
                     }
                 }
-                // Punched space is free again after a commit only.
+                // Punched space becomes free only with a commit.
                 volume.sync(&token).unwrap_or(Ok(())).map_err(failed)?;
             }
         }
@@ -265,7 +265,7 @@ fn with_cache(device: Device, cell: Cell) -> Device {
 
 type Made = (Arc<dyn File>, WayBack, Option<Pool>);
 
-/// Makes a thin volume in a pool with enough free space to write its blocks several times.
+/// Makes a thin volume in a pool with enough free space to write the blocks of the volume several times.
 fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
     if matches!(cell, Cell::Shared | Cell::Extending) {
         return Err(LabError::usage(format!("the lab has no {} writes to volumes", cell.name()))
@@ -276,7 +276,7 @@ fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
             .fix("use ends=polled, or file=memory"));
     }
     let failed = |err: sheave_vol::PoolError| LabError::run(format!("cannot make a pool in memory: {err}"));
-    // The pool needs a device that keeps its metadata, and of the lab's devices only `ram` does.
+    // The pool needs a device that keeps its metadata; of the lab's devices only `ram` does.
     let device = with_cache(polled(&point.clone().with("device", "ram"), 16 * BYTES)?, cell);
     Pool::create(&device, &CreateOptions::default()).map_err(failed)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Tests of the experiment's arms and points, and of a verdict that follows the figures.
+//! Tests of the experiment's arms and points, and of the verdict on made-up figures.
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ fn words_that_a_point_cannot_have_are_refused_with_those_it_can() {
     assert!(refused(Point { rw: Rw::Randread, ..overwrites(1) }).contains("rw=randwrite"));
 }
 
-/// Workers have another CPU for polled I/O, and the ring's for interrupts or if the point says so. The way in which the
-/// ring waits follows from that, and is the same for all arms.
+/// Workers have another CPU for polled I/O. For interrupts, or if the point says so, they have the ring's CPU. The way
+/// in which the ring waits follows from that, and is the same for all arms.
 #[test]
 fn all_arms_of_a_point_wait_in_one_way() {
     let lab = Lab { cpus: vec![1, 0], ..lab() };
@@ -88,7 +88,7 @@ fn all_arms_of_a_point_wait_in_one_way() {
     }
 }
 
-/// Returns the voluntary context switches of this thread: sleeping makes one, and preemption does not.
+/// Returns the number of voluntary context switches of this thread. A sleep is one; a preemption is none.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("counted");
@@ -112,7 +112,7 @@ fn no_arm_sleeps_for_polled_io() {
     assert!(slack > 1, "an arm leaves the timer slack of its thread as it was");
 }
 
-/// Makes a report with these gains in every row of the published table, and in cells that are not eligible.
+/// Makes a report with these gains in every row of the published table and in the cells that are not eligible.
 fn made_up(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentReport {
     let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, &[seed, inline, after]));
     let [cells, _] = cell_sweeps();
@@ -137,7 +137,7 @@ fn each_row_stands_beside_the_arm_that_is_the_threads() {
 #[test]
 fn the_way_to_a_worker_has_an_interval_or_is_not_told() {
     let of = |inline: f64| DioCompletion.verdict(&made_up(50.0, inline, 90.0, 0.2)).shows;
-    // The first arm does one I/O a second: of each second 0.375 to 0.383 are the worker's.
+    // The first arm does one I/O a second, of which the worker takes 0.375 to 0.383 seconds.
     assert!(of(61.0).contains("takes 378882.0 us here (375000.0 to 382716.0"), "{}", of(61.0));
     assert!(of(0.5).contains("cannot tell what the way to a worker and back takes"), "{}", of(0.5));
 }

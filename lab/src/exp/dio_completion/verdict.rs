@@ -8,7 +8,7 @@ use crate::table::told as told_of;
 
 /// Published gain in the best row, in percent.
 const CLAIMED: f64 = 37.4;
-/// Largest change that counts as none in a cell that is not eligible, in percent.
+/// Largest change, in percent, that counts as no change in a cell that is not eligible.
 const NOISE: f64 = 3.0;
 
 pub fn of(report: &ExperimentReport) -> Verdict {
@@ -29,13 +29,13 @@ pub fn of(report: &ExperimentReport) -> Verdict {
     Verdict { holds, claim, shows: shows(best, report, &polled, &cells), does_not_show: limits() }
 }
 
-/// Judges the claim by the published arms: the issuer's task with interrupts, inline where the ring polls. The size of
-/// the gain is compared at QD 16 with interrupts, where the published one is largest.
+/// Judges the claim on the published arms: completion in the issuer's task with interrupts, inline completion where the
+/// ring polls. The size of the gain is compared at QD 16 with interrupts, where the published gain is largest.
 fn judge(seed: Option<Change>, instructions: Option<f64>, polled: &[f64], quiet: bool) -> Holds {
     let Some(seed) = seed else { return Holds::CannotTell };
     let in_instructions = instructions.is_some_and(|seed| seed >= CLAIMED);
     if !seed.is_clear() {
-        // Time is noise here. Instructions repeat, but do not include the cost of waking a thread.
+        // Here times are noise. Instruction counts can be repeated, but do not include the time to wake a thread.
         return if in_instructions && quiet { Holds::Yes } else { Holds::CannotTell };
     }
     let large = seed.percent >= CLAIMED || in_instructions;
@@ -53,25 +53,25 @@ fn gain(row: &Row, arm: usize) -> Option<f64> {
     row.arm(arm)?.change.map(|change| change.percent)
 }
 
-/// Cells whose writes have work after the data, so that the place of completion should not matter.
+/// Cells whose writes have work after the data, so that the place of completion should make no difference.
 struct NotEligible {
-    /// Cells that differ clearly all the same and without a known reason, each with its difference.
+    /// Cells that differ clearly all the same, without a known reason, each with its difference.
     odd: Vec<String>,
-    /// Cells that differ because a flush needs no worker here.
+    /// Cells that differ because a flush needs no worker in Sheave.
     flushed: Vec<String>,
     /// Number of measured cells.
     measured: usize,
 }
 
-/// Counts the measured cells whose writes have work after the data, and lists those that differ clearly between arms.
+/// Counts the measured cells whose writes have work after the data, and lists those in which the arms differ clearly.
 fn not_eligible(report: &ExperimentReport) -> NotEligible {
     let sweeps = ["cells", "volume"].into_iter().filter_map(|name| Some((name, report.sweep(name)?)));
     let rows = sweeps.flat_map(|(name, sweep)| sweep.rows.iter().map(move |row| (name, row)));
     let rows: Vec<_> = rows.filter(|(_, row)| !arm::is_eligible(&row.point)).collect();
     let measured = rows.len();
     let differing = rows.into_iter().filter_map(|(name, row)| {
-        // An effect of the place of completion would show in all three arms that have another place. A change of one
-        // arm alone comes from its memory layout or its threads, which the interval over rounds does not include.
+        // An effect of the place of completion would show in all three arms that have another place. If only one arm
+        // changes, the cause is its memory layout or its threads, which the interval over rounds does not include.
         let changes = [SEED, INLINE, AFTER].map(|arm| row.arm(arm).and_then(|arm| arm.change));
         let [Some(first), ..] = changes else { return None };
         let differs =
@@ -117,7 +117,7 @@ fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], cells: &NotEligi
     text + &told_of_cells(cells)
 }
 
-/// Returns sentences about the cells that are not eligible, with the known reasons of differences.
+/// Returns sentences about the cells that are not eligible, with the known reasons for differences.
 fn told_of_cells(NotEligible { odd, flushed, measured }: &NotEligible) -> String {
     let mut text = match (*measured - flushed.len(), &odd[..]) {
         (0, _) => String::new(),
@@ -139,7 +139,7 @@ fn told_of_cells(NotEligible { odd, flushed, measured }: &NotEligible) -> String
     text
 }
 
-/// Compares a synchronous write with async ones, the comparison that the patch series was written for.
+/// Compares a synchronous write with async ones, which is the comparison for which the patch series was written.
 fn synchronous(report: &ExperimentReport) -> String {
     let ends = [("polled", INLINE), ("interrupts", SEED)];
     let told = ends.into_iter().filter_map(|(ends, arm)| {
@@ -165,13 +165,13 @@ fn counted(report: &ExperimentReport) -> String {
     if each.is_empty() { String::new() } else { format!(" Instructions per I/O at QD {depth}: {}.", each.join(", ")) }
 }
 
-/// Returns by how many us an I/O gets shorter when `before` I/Os a second become `percent` more.
+/// Returns the time in us by which an I/O gets shorter if `before` I/Os a second become `percent` more.
 fn added_us(before: f64, percent: f64) -> f64 {
     (1.0 - 1.0 / (1.0 + percent / 100.0)) * 1e6 / before
 }
 
-/// Returns the time that a worker adds to the one I/O in flight, in us: middle, low and high. Computed from the ratios
-/// of paired turns.
+/// Returns the time in us that a worker adds to the one I/O in flight: middle, low and high value. They are computed
+/// from the ratios of paired turns.
 fn way_to_a_worker(row: &Row) -> Option<[f64; 3]> {
     let (before, inline) = (row.arm(0)?, row.arm(INLINE)?.change.filter(Change::is_clear)?);
     Some([inline.percent, inline.low, inline.high].map(|percent| added_us(before.iops, percent)))

@@ -1,8 +1,8 @@
 //! One arm at one point: threads with a ring each on one device that counts, and a reader.
 //!
-//! * A1. The threads are a [`Crew`]: they begin a turn together, and it ends when the last of them has nothing in
-//!   flight.
-//! * A2. A reading below 0 or above the number that can be in flight is impossible, and is counted as such.
+//! * A1. The threads are a [`Crew`]: they begin a turn together, and the turn ends when no thread has anything in
+//!   flight any more.
+//! * A2. A reading below 0 or above the number of requests that can be in flight is impossible, and is counted as such.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const SIZE: u64 = 1 << 40;
 pub struct InFlightArm {
     crew: Crew,
     watched: Watched,
-    /// The CPU of the reader: the first after those of the loops.
+    /// The CPU of the reader: the first one after those of the loops.
     reader_cpu: usize,
     hz: u64,
     elsewhere: Option<Elsewhere>,
@@ -37,17 +37,17 @@ pub struct InFlightArm {
 pub struct Watched {
     counters: Arc<Counters>,
     device: Device,
-    /// Most requests that can be in flight.
+    /// Largest number of requests that can be in flight.
     most: i64,
 }
 
 impl Watched {
-    /// Returns the requests in flight by the counters of the arm.
+    /// Returns the numbers of requests in flight according to the counters of the arm.
     pub fn read(&self) -> Reading {
         self.counters.read(&self.device)
     }
 
-    /// Returns the requests in flight by the busy tags.
+    /// Returns the number of requests in flight according to the busy tags.
     pub fn by_tags(&self) -> u32 {
         self.device.in_flight().total()
     }
@@ -62,7 +62,7 @@ impl Watched {
 struct Readings {
     count: u64,
     ns: u64,
-    /// Readings below 0 or above the possible maximum (A2).
+    /// Number of readings below 0 or above the possible maximum (A2).
     impossible: u64,
 }
 
@@ -90,7 +90,7 @@ impl InFlightArm {
         &self.watched
     }
 
-    /// Adds the readings in the I/O path since `before` to the gauges of the turn.
+    /// Adds the readings in the I/O path since `before`, and the requests that they saw, to the gauges of the turn.
     fn note_in_path(&self, before: (u64, u64), turn: &mut Turn) {
         let (readings, seen) = self.watched.counters.readings_in_path();
         if readings > before.0 {
@@ -100,7 +100,7 @@ impl InFlightArm {
         }
     }
 
-    /// Runs a turn of the threads. Subtracts the CPU time of the device's own threads.
+    /// Runs a turn of the threads. The CPU time in its result is without that of the device's own threads.
     fn run_turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
         let device_ns = |elsewhere: &Option<Elsewhere>| elsewhere.as_ref().map_or(0, Elsewhere::cpu_ns);
         let before = device_ns(&self.elsewhere);
@@ -110,7 +110,7 @@ impl InFlightArm {
     }
 }
 
-/// Makes the device under the counters. A device that completes elsewhere counts the ends on its own threads.
+/// Makes the device under the counters. If I/O ends elsewhere, the device counts the ends on its own threads.
 fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, Option<Elsewhere>), LabError> {
     match point.text("ends").unwrap_or("here") {
         "here" => {
@@ -120,7 +120,7 @@ fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, 
         "elsewhere" => {
             let counters = counters.clone();
             let on_end: MakeOnEnd = Box::new(move || {
-                // Made on the ring's thread, then used on the device's thread alone.
+                // The seat is made on the ring's thread, and then used only on the device's thread.
                 let mut seat = counters.seat();
                 Box::new(move |op| seat.end(op)) as OnEnd
             });
@@ -138,7 +138,7 @@ fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, 
 /// Reads `hz` times a second until `stop` is set.
 fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Readings {
     let mut seen = Readings::default();
-    // A refused pin leaves the reader on another CPU, where its readings are as valid.
+    // If the pin is refused, the reader runs on another CPU, where its readings are as valid.
     let _ = cpu::pin(cpu);
     let period = Duration::from_nanos(1_000_000_000 / hz.max(1));
     let mut due = Instant::now();
@@ -151,7 +151,8 @@ fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Reading
             seen.impossible += u64::from(total < 0 || total > watched.most);
             due += period;
         }
-        // Relaxed: the flag carries nothing but itself. Tested after a reading, so that the shortest turn has one.
+        // Relaxed: the flag carries nothing but itself. It is tested after a reading, so that even the shortest turn
+        // has one.
         if stop.load(Ordering::Relaxed) {
             return seen;
         }
@@ -161,7 +162,7 @@ fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Reading
 
 impl Drop for InFlightArm {
     fn drop(&mut self) {
-        // The device holds the counters, which would otherwise hold the device in a cycle.
+        // The device holds the counters, so without this the counters and the device would keep each other alive.
         self.watched.counters.watch(None);
     }
 }

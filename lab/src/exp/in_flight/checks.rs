@@ -12,14 +12,14 @@ use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
 
-/// I/Os of a check, per thread.
+/// Number of I/Os of a check, for each thread.
 const IOS: u64 = 2000;
-/// Requests in flight during a reading.
+/// Number of requests in flight during a reading.
 const HELD: i64 = 6;
-/// Latency of the device. A reading takes longer only on a machine that stands still, and is then not judged.
+/// Latency of the device. A reading takes longer only on a machine that stands still; it is not judged then.
 const HOLD: Duration = Duration::from_millis(200);
 
-/// Length of a turn in which the reader in the path must read.
+/// Length of a turn in which the reader in the I/O path must read.
 const SEVERAL_JIFFIES: Duration = Duration::from_millis(30);
 
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
@@ -36,7 +36,8 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     Ok(checks)
 }
 
-/// Checks two updates of a counter per I/O, or none for tags, and afterwards zero requests by counters and by tags.
+/// Checks that each I/O updates a counter twice, or never with tags. Checks that counters and tags show zero requests
+/// afterwards.
 fn updates(lab: &Lab, arm: usize, name: &str, point: &Point) -> Result<Check, LabError> {
     let way = WAYS[arm];
     let mut arm = InFlightArm::new(lab, point, design::counters(arm))?;
@@ -53,7 +54,8 @@ fn updates(lab: &Lab, arm: usize, name: &str, point: &Point) -> Result<Check, La
     })
 }
 
-/// Checks that arms with a reader in the path read at least once and at most once a tick of the kernel, others never.
+/// Checks that arms with a reader in the path read at least once, and at most once in each tick of the kernel. Other
+/// arms must never read.
 fn once_a_jiffy(lab: &Lab, arm: usize, name: &str) -> Result<Check, LabError> {
     let mut run = InFlightArm::new(lab, &one_by_one(2), design::counters(arm))?;
     let start = jiffy();
@@ -68,7 +70,7 @@ fn once_a_jiffy(lab: &Lab, arm: usize, name: &str) -> Result<Check, LabError> {
     })
 }
 
-/// Checks that counters and tags agree while the device holds requests, for reads and writes apart.
+/// Checks that counters and tags agree while the device holds requests, separately for reads and writes.
 fn agrees(way: Way, name: &str) -> Result<Check, LabError> {
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("a device that holds requests: {err}"));
     let spec = format!("null:size=1G,complete=timer,latency={}ms", HOLD.as_millis());
@@ -101,7 +103,7 @@ fn submit(device: &Device) -> Result<Submitted, Box<dyn std::error::Error>> {
     let fd = ring.attach(device)?;
     for n in 0..HELD {
         let buf = Buf::zeroed(512, 512)?;
-        // Not adjacent, so that none is merged.
+        // The requests are not adjacent, so that none is merged.
         let offset = n as u64 * 8192;
         match n % 3 {
             0 => ring.push(op::read(fd, buf).offset(offset))?,

@@ -1,11 +1,11 @@
-//! A driver in front of another one that counts each request at its start and its end, by the counters of its arm.
+//! A driver in front of another one. It counts each request at its start and its end, with the counters of its arm.
 //!
-//! Owns a queue of its own, which has the requests, tags and statistics. The lower device does the work. Every arm has
-//! this driver, also the one that counts nothing, so that the arms differ in the counting alone.
+//! Owns a queue of its own, with requests, tags and statistics. The lower device does the work. Every arm has this
+//! driver, even the one that counts nothing, so that the arms differ only in the counting.
 //!
 //! * D1. A request counts once the lower queue has taken it, and not if the queue refuses it.
-//! * D2. The thread that ends a request counts the end: this driver, for the ends of each call of the lower queue, or
-//!   the lower device itself if it completes on another thread.
+//! * D2. The thread that ends a request counts the end. For ends in a call of the lower queue that is this driver; if
+//!   the lower device completes on another thread, it is the lower device.
 
 use std::sync::Arc;
 
@@ -25,15 +25,15 @@ struct Counting {
     ends_here: bool,
 }
 
-/// Wraps `lower` with counters. `ends_here` is false if the lower device counts ends itself (D2). `lower` must have a
-/// single queue driver.
+/// Wraps `lower` with counters. `ends_here` is false if the lower device counts the ends itself (D2). `lower` must have
+/// a single queue driver.
 pub fn over(lower: &Device, counters: &Arc<Counters>, ends_here: bool) -> Device {
     let counting = Counting { lower: lower.clone(), counters: counters.clone(), ends_here };
     Device::from_driver("counted", Box::new(counting))
 }
 
 #[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+// SAFETY: D7: its queues accept all requests that its limits allow.
 unsafe impl Driver for Counting {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()
@@ -64,7 +64,7 @@ struct CountingQueue {
 }
 
 impl CountingQueue {
-    /// Counts the ends of the last call of the lower queue, those behind the first `before` in `done`.
+    /// Counts the ends of the last call of the lower queue: the entries of `done` after the first `before`.
     #[inline]
     fn count_ends(&mut self, before: usize, rqs: &RqTable<'_>, done: &DoneList) {
         if self.ends_here {
@@ -80,7 +80,7 @@ impl CountingQueue {
 unsafe impl HwQueue for CountingQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let before = done.len();
-        // Counted before the call: afterwards another thread may have ended the requests already.
+        // Counted before the call, because afterwards another thread may have ended the requests already.
         let mut ops = [Op::Read; PLUG_MAX];
         let offered = list.len();
         for (op, &tag) in ops.iter_mut().zip(list.tags()) {

@@ -12,7 +12,7 @@ use crate::terms::{ArmInfo, Role};
 pub const BEFORE: usize = 0;
 /// Index of the arm with a pair of counters for each thread.
 pub const PER_THREAD: usize = 1;
-/// Index of Sheave as it ships.
+/// Index of the arm with Sheave like it ships.
 pub const AFTER: usize = 3;
 
 pub static ARMS: [ArmInfo; 6] = [
@@ -50,7 +50,7 @@ pub static ARMS: [ArmInfo; 6] = [
 pub const PER_THREAD_JIFFY: usize = 4;
 /// Index of the arm with tags and the reader in the I/O path.
 pub const TAGS_JIFFY: usize = 5;
-/// Arms without a reader in the I/O path. Most sweeps measure these alone.
+/// Arms without a reader in the I/O path. Most sweeps measure only these.
 pub const WITHOUT_READER: [usize; 4] = [BEFORE, PER_THREAD, 2, AFTER];
 
 /// Counters of each arm, by index.
@@ -62,12 +62,12 @@ pub fn counters(arm: usize) -> Arc<Counters> {
     if arm >= PER_THREAD_JIFFY { Counters::read_in_path(way) } else { Counters::new(way) }
 }
 
-/// A point of random reads of 512 B, one at a time per thread. The device ends them during the submit.
+/// Returns a point of random reads of 512 B, one at a time in each thread. The device ends them during the submit.
 pub fn one_by_one(threads: u32) -> Point {
     Point { bs: 512, batch: 1, depth: 1, threads, rw: Rw::Randread, ..Point::default() }
 }
 
-/// A point of the same reads in batches of 32.
+/// Returns a point of the same reads in batches of 32.
 pub fn in_batches(threads: u32) -> Point {
     Point { batch: 32, depth: 128, ..one_by_one(threads) }
 }

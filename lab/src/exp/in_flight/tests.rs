@@ -1,4 +1,4 @@
-//! Tests of the experiment's arms, points and checks, and of a verdict that follows the figures.
+//! Tests of the experiment's arms, points and checks, and of the verdict on made-up figures.
 
 use std::sync::Arc;
 

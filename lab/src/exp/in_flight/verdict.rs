@@ -17,8 +17,8 @@ pub fn of(report: &ExperimentReport) -> Verdict {
     Verdict { holds, claim, shows: shows(one, all, report), does_not_show: limits(all.point.threads) }
 }
 
-/// Judges the claim by the published arm. The published size is that of 80 CPUs, so that a smaller machine can show the
-/// direction at most.
+/// Judges the claim on the published arm. The published gain was measured on 80 CPUs, so a smaller machine can at most
+/// confirm its direction.
 fn judge(all: &Row, report: &ExperimentReport) -> Holds {
     let Some(seed) = change(all, PER_THREAD) else { return Holds::CannotTell };
     let fewer = report.instructions.iter().filter_map(|row| row.gain_percent(PER_THREAD)).any(|gain| gain > 0.0);
@@ -26,7 +26,7 @@ fn judge(all: &Row, report: &ExperimentReport) -> Holds {
         (true, _) if seed.percent >= 660.0 => Holds::Yes,
         (true, _) => Holds::Partly,
         (_, true) => Holds::No,
-        // Time is noise here. Instructions show the part of the cost that is not contention.
+        // Here times are noise. Instructions show the part of the gain that is not due to contention.
         _ if fewer => Holds::Partly,
         _ => Holds::CannotTell,
     }
@@ -36,7 +36,8 @@ fn change(row: &Row, arm: usize) -> Option<Change> {
     row.arm(arm)?.change
 }
 
-/// Describes the cost of a reading by the number of queues: a walk of the tags costs more with each queue.
+/// Describes how the time of a reading depends on the number of queues: going through the tags takes longer with each
+/// queue.
 fn by_queues(report: &ExperimentReport) -> String {
     let Some((few, many)) = report.sweep("queues").and_then(|sweep| Some((sweep.rows.first()?, sweep.rows.last()?)))
     else {
@@ -54,7 +55,8 @@ fn by_queues(report: &ExperimentReport) -> String {
     if told.is_empty() { String::new() } else { format!(" A reading by queues: {}.", told.join("; ")) }
 }
 
-/// Describes the cost of the reader in the I/O path: once a jiffy an I/O sums the counters, or walks the tags.
+/// Describes how much the reader in the I/O path slows I/O down: once in each jiffy an I/O sums the counters or goes
+/// through the tags.
 fn in_path(all: &Row) -> String {
     let pairs = [(PER_THREAD, PER_THREAD_JIFFY), (AFTER, TAGS_JIFFY)];
     let told = pairs.into_iter().filter_map(|(without, with)| {
@@ -114,7 +116,7 @@ fn changes(row: &Row) -> String {
     if each.is_empty() { "not measured".into() } else { each.join(", ") }
 }
 
-/// Returns by how many ns an I/O takes more of a thread's time with all threads than with one.
+/// Returns the time in ns by which an I/O takes longer with all threads than with one.
 fn ns(one: &Row, all: &Row, arm: usize) -> Option<f64> {
     let each = |row: &Row| Some(f64::from(row.point.threads) * 1e9 / row.arm(arm)?.iops).filter(|ns| ns.is_finite());
     Some(each(all)? - each(one)?)

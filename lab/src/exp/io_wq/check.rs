@@ -9,9 +9,9 @@ use crate::wq::side::Use;
 use crate::wq::{Flood, Limit, PoolFigures, Turn};
 use sheave_load::Driven;
 
-/// Rounds, each of a whole queue depth.
+/// Number of rounds, each of a whole queue depth.
 const ROUNDS: u32 = 200;
-/// Items of the turns whose locks are counted.
+/// Number of items in the turns whose locks are counted.
 const ITEMS: u64 = 12_800;
 const WORKERS: u32 = 8;
 
@@ -36,7 +36,8 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut check = |name: &str, ok, detail| checks.push(Check { name: name.into(), ok, detail });
     for arm in [BEFORE, SEED, SHARDED] {
         let locks = taken(arm);
-        // One lock to queue an item and one to take it; more when a woken worker finds the queue empty.
+        // An item takes one lock when it is queued and one when it is taken. A woken worker that finds the queue empty
+        // takes more.
         let name = format!("{} takes a lock for every step of every item", ARMS[arm].name);
         check(&name, locks >= 2.0, format!("{locks:.2} locks an item"));
     }
@@ -52,8 +53,8 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
         format!("{:.2} reads of the flag word an item before, {:.2} in seed", reads[0], reads[1]),
     );
     let made = [BEFORE, AFTER].map(|arm| turns[arm].pool.created);
-    // Not compared with the arm "before": there each item that finds no worker free makes one, as the kernel does for
-    // IOSQE_ASYNC, and how many that are depends on the machine.
+    // The arm "before" is not compared: there each item that finds no worker free makes one, like in the kernel with
+    // IOSQE_ASYNC, and their number depends on the machine.
     check(
         "after: one worker serves many items that do not block",
         made[1] < u64::from(WORKERS),
@@ -88,7 +89,7 @@ impl Use for EachOnce {
                     *times += 1;
                 }
             });
-            // A missing slot is still queued and must not be queued again.
+            // A missing slot is still queued, so it must not be queued again.
             if times.iter().any(|&times| times != round) {
                 break;
             }

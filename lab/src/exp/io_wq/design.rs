@@ -9,7 +9,7 @@ use crate::{LabError, Value};
 
 pub const ID: &str = "io-wq";
 
-/// Index of the arm with the kernel's structure before the patch, as are the following of the other arms.
+/// Index of the arm with the kernel's structure before the patch. The next constants are the indices of the other arms.
 pub const BEFORE: usize = 0;
 pub const SEED: usize = 1;
 pub const SHARDED: usize = 2;
@@ -60,10 +60,10 @@ pub const SIDES: [Side; 6] = [
     Side::Kernel,
 ];
 
-/// Most workers that a pool accepts.
+/// Largest number of workers that a pool accepts.
 const MOST_WORKERS: u64 = 4096;
 
-/// Parameters of the experiment's points.
+/// Parameters of this experiment's points beyond those of every point.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "workers", values: Values::Numbers(1, MOST_WORKERS) },
     Parameter { name: "cpus", values: Values::Numbers(1, u64::MAX) },
@@ -71,14 +71,14 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "work", values: Values::Text },
 ];
 
-/// Parameters of every point that have no meaning here.
+/// Those parameters of every point that have no meaning in this experiment.
 pub const UNUSED: &[&str] = &["bs", "rw"];
 
 pub fn flood(workers: u64) -> Point {
     Point { depth: 128, batch: 32, ..Point::default() }.with("workers", workers)
 }
 
-/// Workers of the rows whose items do some work.
+/// Number of workers in the rows whose items do some work.
 pub const SOME: u64 = 16;
 /// Label of the row of items that block.
 pub const BLOCKING: &str = "blocking: items sleep 1 ms";
@@ -89,7 +89,7 @@ pub fn blocking(workers: u64) -> Point {
     Point { batch: 64, depth: 64, ..flood(workers) }.with("work", "sleep:1ms")
 }
 
-/// A point of items like those of a web server: one of 8 waits 50 us, the others take 2 us.
+/// Returns a point of items like those of a web server: one of 8 waits 50 us, the others take 2 us.
 pub fn serving(workers: u64) -> Point {
     flood(workers).with("work", "http")
 }
@@ -111,7 +111,7 @@ pub fn work_of(point: &Point) -> Result<Work, LabError> {
     }
 }
 
-/// Returns a usage error about a point.
+/// Returns the usage error for a point that cannot be measured.
 pub fn bad(why: &str) -> LabError {
     LabError::usage(why).fix("write for example depth=128,batch=32,workers=16,work=sleep:1ms")
 }

@@ -1,7 +1,8 @@
-//! A turn of an arm: each has a pool of its own, made and warmed up before the clock starts.
+//! A turn of an arm. Each turn has a pool of its own, made and warmed up before the clock starts.
 //!
-//! A timed turn has two parts. The first gives items, time and latencies, and no lock reads a clock in it. The second,
-//! a third as long, measures locks and start latencies, and its counts are scaled to the items of the first.
+//! A timed turn has two parts. The first part gives items, time and latencies; no lock reads a clock in it. The second
+//! part, a third as long, measures locks and start latencies. Its counts are scaled to the number of items of the first
+//! part.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl ArmRun for FloodRun {
 fn turn(plain: wq::Turn, measured: Option<&wq::Turn>) -> Turn {
     let (mut counters, mut gauges) = (BTreeMap::new(), BTreeMap::new());
     let ios = plain.counts.ios;
-    // The kernel gives no figures of its pool, so that its `taken` is 0.
+    // The kernel gives no figures of its pool, so its `taken` is 0.
     if let Some(measured) = measured.filter(|measured| measured.pool.taken > 0 && measured.counts.ios > 0) {
         let pool = &measured.pool;
         let scale = ios as f64 / measured.counts.ios as f64;

@@ -1,4 +1,4 @@
-//! Tests that each arm completes at small points, and that points are parsed as intended.
+//! Tests that each arm completes at small points, and that points are parsed correctly.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn submitters_spin_only_if_workers_have_another_cpu() {
     };
     assert!(spins(&[1], &[1, 0]) && spins(&[1], &[0]) && spins(&[0, 1], &[1]));
     assert!(!spins(&[1], &[1]));
-    // The pinned calling thread, as the runner's is, does not restrict the CPUs of the workers.
+    // The calling thread is pinned, like the runner's thread is. That must not restrict the CPUs of the workers.
     let cpu = sheave_load::cpu::allowed()[0];
     sheave_load::cpu::pin(cpu).expect("pinned");
     assert!(spins(&[cpu], &[cpu, cpu + 1]) && !spins(&[], &[]));

@@ -8,11 +8,11 @@ use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, SweepReport
 use crate::table::{figure, interval};
 use crate::terms::Metric;
 
-/// Published change, in points of the share of CPU time.
+/// Published change of the share of CPU time, in percentage points.
 const CLAIMED: f64 = -1.49;
 
-/// Judges the claim by the arm `seed`. The text also compares the other ways of storing and taking items that the
-/// mailing-list thread proposed.
+/// Judges the claim on the arm `seed`. The text also compares the other designs that the mailing-list thread proposed
+/// for storing and taking items.
 pub fn verdict(report: &ExperimentReport) -> Verdict {
     let row = report.headline.iter().find(|row| row.arm(BEFORE).is_some());
     let change = row.and_then(|row| row.arm(SEED)).and_then(|arm| arm.change);
@@ -35,20 +35,20 @@ pub fn verdict(report: &ExperimentReport) -> Verdict {
     }
 }
 
-/// Returns true if every round waited for less time than the published saving, so that the saving is not possible here.
+/// Returns true if every round waited for less time than the published saving, so that no change could save as much.
 fn too_little(before: &ArmResult) -> bool {
     before.range[1] < -CLAIMED
 }
 
-/// Returns the instructions of an item before and in seed, if both were counted.
+/// Returns the instructions of an item in the arms `before` and `seed`, if both were counted.
 fn saved_instructions(report: &ExperimentReport) -> Option<[f64; 2]> {
     let counted = report.instructions.first()?;
     Some([counted.net(BEFORE)?, counted.net(SEED)?])
 }
 
-/// Judges the change of the seed. If there is too `little` waiting to save, an unclear change counts against the claim.
-/// Instructions do not decide, because they do not include waiting: seed lacks reads that the lab itself has added to
-/// the arm before.
+/// Judges the change of the arm `seed`. If `little` is true, there is too little waiting to save as much as published,
+/// and an unclear change counts against the claim. Instructions do not decide, because they do not include waiting, and
+/// because `seed` lacks reads that the lab itself has added to the arm `before`.
 fn holds(change: Option<Change>, little: bool) -> Holds {
     match change {
         Some(change) if change.high < 0.0 && change.percent <= CLAIMED => Holds::Yes,
@@ -128,7 +128,7 @@ fn shows(report: &ExperimentReport, row: &Row) -> String {
     text.trim_end().into()
 }
 
-/// Returns the items a second of a row whose items do some work.
+/// Describes the items a second of a row whose items do some work.
 fn working(report: &ExperimentReport, label: &str) -> String {
     let Some(row) = report.row(label) else { return String::new() };
     let told = [BEFORE, SEED, AFTER].into_iter().filter_map(|arm| {
@@ -139,7 +139,7 @@ fn working(report: &ExperimentReport, label: &str) -> String {
     if told.is_empty() { String::new() } else { format!("{}: {} items a second. ", capital(label), told.join(", ")) }
 }
 
-/// Compares the effect of more workers on the first arm and on Sheave's.
+/// Compares how the first arm and Sheave's arm change with more workers.
 fn grows(sweep: &SweepReport) -> String {
     let (Some(few), Some(many)) = (sweep.rows.first(), sweep.rows.last()) else { return String::new() };
     let ratio = |arm| Some(many.arm(arm)?.iops / few.arm(arm)?.iops);

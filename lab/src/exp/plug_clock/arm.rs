@@ -1,9 +1,9 @@
 //! One arm at one point: threads with a ring each on a null device. The arm sets the bound on the age of a stamp.
 //!
-//! * A1. Device, ring and loop are the same in every arm but for the bound on the age of a stamp and the reading per
-//!   request.
+//! * A1. Device, ring and loop are the same in every arm except for the bound on the age of a stamp and the reading for
+//!   each request.
 //! * A2. Readings of the clock are counted before the first turn, on a ring with a counting clock. The measured rings
-//!   have the real one.
+//!   have the real clock.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::{LabError, Point};
 
-/// I/Os whose readings are counted, after as many that warm up.
+/// Number of I/Os whose readings are counted, after the same number of I/Os that warm up.
 const COUNTED: u64 = 8192;
 const DEVICE: &str = "null:size=1T";
 
-/// Readings of the clock per I/O.
+/// Numbers of readings of the clock per I/O.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reads {
-    /// Readings for time stamps, of requests and of batches of completions.
+    /// Number of readings for time stamps, of requests and of batches of completions.
     pub clock: f64,
-    /// Readings of the cycle counter that check the age of a stamp.
+    /// Number of readings of the cycle counter that check the age of a stamp.
     pub age: f64,
 }
 
@@ -42,7 +42,7 @@ impl ClockArm {
     /// Builds an arm on the calling thread.
     pub fn new(lab: &Lab, arm: usize, point: &Point) -> Result<ClockArm, LabError> {
         let reads = count(lab, arm, point)?;
-        // The age of stamps with no added work per request.
+        // This measures the age of stamps with no added work per request.
         let mut watched = watch::WatchedArm::new(lab, arm, point, 0)?;
         watched.turn(TurnEnd::Ios(COUNTED))?;
         let ages = watched.ages();

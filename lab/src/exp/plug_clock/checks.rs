@@ -1,5 +1,5 @@
 //! Proves that data comes back, that each arm reads the clock as often as described, and that stamps reach the age that
-//! their bound allows. Compares counts, and times on a virtual clock, never real times.
+//! their bound allows. Compares counts, and times of a virtual clock, never real times.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::experiment::{ArmRun, Lab, TurnEnd};
 use crate::terms::Check;
 use crate::{LabError, Point};
 
-/// I/Os of a turn, a multiple of the batch size.
+/// Number of I/Os of a turn, a multiple of the batch size.
 const IOS: u64 = 4096;
 /// Virtual time that the file takes to map each request, in the check of the stamps' ages.
 const WORK: Duration = Duration::from_micros(5);
@@ -41,16 +41,17 @@ fn completes(lab: &Lab, arm: usize) -> Result<Check, LabError> {
     })
 }
 
-/// Readings per batch beside those for its requests: at submission, after the driver's call, and at completion. They
-/// separate the stages of an I/O, in every arm.
+/// Number of readings per batch in addition to those for its requests: at submission, after the driver's call, and at
+/// completion. They separate the stages of an I/O, in every arm.
 pub(super) const OF_A_BATCH: f64 = 3.0;
 
-/// Checks the stamps per I/O: those of requests and those of batches.
+/// Checks the number of stamps per I/O: those of requests and those of batches.
 fn reads(lab: &Lab, arm: usize, batch: u32) -> Result<Check, LabError> {
     let seen = count(lab, arm, &Point { batch, ..Point::default() })?;
     let of_a_batch = 1.0 / f64::from(batch);
     let requests = if matches!(arm, SEED | AFTER) { of_a_batch } else { 1.0 };
-    // Not an exact count: the last batches of a run may come back in fewer pieces than they were submitted in.
+    // The count is not exact, because the last batches of a run may come back in fewer pieces than they were submitted
+    // in.
     let most = requests + OF_A_BATCH * of_a_batch;
     Ok(Check {
         name: format!(
@@ -65,11 +66,11 @@ fn reads(lab: &Lab, arm: usize, batch: u32) -> Result<Check, LabError> {
 /// Returns the age of the oldest stamp in a batch of 32 whose requests take 5 us each, in us.
 fn oldest_us(arm: usize) -> u64 {
     match arm {
-        // The age is checked at the 17th request. The stamp is 80 us old by then and is read anew, so that the 16th has
-        // the oldest.
+        // The age is checked at the 17th request. The stamp is 80 us old by then and is read anew, so the 16th request
+        // has the oldest stamp.
         AFTER => 75,
         OWN => 0,
-        // The stamp of the first request serves the 31 behind it.
+        // The 31 requests behind the first one use its stamp.
         _ => 155,
     }
 }
@@ -79,7 +80,7 @@ fn ages(lab: &Lab, arm: usize) -> Result<Check, LabError> {
     let mut run = WatchedArm::in_time(lab, arm, &Point::default(), WORK, Time::Virtual(clock, hand))?;
     let ios = run.turn(TurnEnd::Ios(IOS))?.ios;
     let (seen, unknown, oldest) = (run.ages(), run.unknown(), oldest_us(arm));
-    // 0.5 % of tolerance: the histogram keeps three digits.
+    // The tolerance is 0.5 %, because the histogram keeps three digits.
     let near = seen.max >= oldest * 995 && seen.max <= oldest * 1005;
     Ok(Check {
         name: format!(

@@ -11,9 +11,9 @@ use crate::terms::{ArmInfo, Role};
 pub const OWN: usize = 1;
 /// Index of the arm that reads a clock like the kernel's `ktime_get`.
 pub const KTIME: usize = 2;
-/// Index of the arm with the cached time as published.
+/// Index of the arm with the published cached time.
 pub const SEED: usize = 3;
-/// Index of Sheave as it ships.
+/// Index of the arm with Sheave like it ships.
 pub const AFTER: usize = 4;
 
 pub static ARMS: [ArmInfo; 5] = [

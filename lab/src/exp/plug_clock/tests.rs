@@ -18,7 +18,7 @@ fn the_arms_differ_in_their_readings_alone() {
     let reads =
         |arm: usize, batch: u32| arm::count(&fake::lab(), arm, &Point { batch, ..Point::default() }).expect("counted");
     for arm in [0, OWN, KTIME] {
-        // One reading for each request, and those of each batch.
+        // There is one reading for each request, and those of each batch.
         let all = 1.0 + OF_A_BATCH / 32.0;
         assert_eq!((reads(arm, 32).clock, reads(arm, 32).age), (all, 0.0), "{}", ARMS[arm].name);
     }
@@ -35,8 +35,8 @@ fn slow_requests_are_looked_at() {
         let turn = run.turn(TurnEnd::Ios(640)).expect("a turn");
         assert_eq!(turn.ios, 640);
         assert!(turn.gauges["stamp_age_p50_ns"] <= turn.gauges["stamp_age_max_ns"]);
-        // A request's own stamp is never too old. A shared one is taken before the 15 requests of 1 us or more behind
-        // it.
+        // A request's own stamp is never too old. A shared stamp is taken before the 15 requests behind the first, of 1
+        // us or more each.
         assert!(arm == OWN || turn.gauges["stamp_age_max_ns"] >= 15e3, "{:?}", turn.gauges);
     }
 }

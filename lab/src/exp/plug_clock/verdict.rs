@@ -18,9 +18,8 @@ pub fn of(report: &ExperimentReport) -> Verdict {
         return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
     };
     let counted = report.instructions.iter().find(|counted| counted.point == row.point);
-    // A reading of the clock takes as long as dozens of other instructions, so that instruction counts show a
-    // difference but not its size. Where time is noise, fewer instructions therefore make the claim hold partly at
-    // most.
+    // A reading of the clock takes as long as dozens of other instructions, so instruction counts show that there is a
+    // difference but not its size. If times are noise, fewer instructions therefore make the claim hold partly at most.
     let time = change(row, SEED).filter(Change::is_clear);
     let fewer = counted.and_then(|counted| counted.gain_percent(SEED)).is_some_and(|gain| gain > 0.0);
     let holds = if time.is_none() && fewer { Holds::Partly } else { decide(CLAIMED, time, None) };
@@ -71,7 +70,8 @@ fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>)
     text
 }
 
-/// Describes the cost of the clock as a share of an I/O, for the cycle counter and for a clock like the kernel's.
+/// Describes the share of an I/O's time that reading the clock takes, for the cycle counter and for a clock like the
+/// kernel's.
 fn shares(row: &Row) -> String {
     let ns = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
     let (Some(before), Some(ktime), Some(seed)) = (ns(0), ns(KTIME), ns(SEED)) else { return String::new() };
@@ -103,8 +103,8 @@ fn small_batches(report: &ExperimentReport) -> String {
     format!(" With batches of one it gives {}, {sound}.", told(Some(change)))
 }
 
-/// Describes the age of stamps by the time that each request takes to make. The age can exceed the bound of 50 us,
-/// because it is checked at every 16th request only.
+/// Describes how the age of stamps depends on the time that each request takes to make. The age can exceed the bound of
+/// 50 us, because it is checked only at every 16th request.
 fn ages(report: &ExperimentReport) -> String {
     let rows = report.sweep("age").into_iter().flat_map(|sweep| &sweep.rows);
     let told = rows.filter_map(|row| {

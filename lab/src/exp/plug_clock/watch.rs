@@ -1,10 +1,10 @@
-//! Measures the age of stamps: a file notes the time at which each request is made, and a device under it compares that
-//! with the stamp of the request.
+//! Measures the age of stamps. A file records the time at which each request is made, and a device under it compares
+//! that time with the stamp of the request.
 //!
 //! The age of a stamp is its error: statistics count a latency from the stamp, not from the request.
 //!
-//! * W1. A request is known by its first sector: the file maps each offset to the same one of the device, and nothing
-//!   is merged.
+//! * W1. A request is identified by its first sector, because the file maps each offset to the same offset of the
+//!   device and nothing is merged.
 //! * W2. Ring, file and device use the same clock.
 
 use std::collections::HashMap;
@@ -29,10 +29,10 @@ use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::meter::Meter;
 use crate::{LabError, Point};
 
-/// Bytes of the device: enough that a batch rarely has neighbours, which would be merged.
+/// Size of the device in bytes: so large that a batch rarely has neighbours, which would be merged.
 const SIZE: u64 = 1 << 40;
 
-/// The clock of a run, and how it advances while the file makes a request.
+/// The clock of a run, and the way in which time passes while the file makes a request.
 #[derive(Clone, Debug)]
 pub enum Time {
     /// The processor's clock; the file spins for the given time.
@@ -66,7 +66,7 @@ fn lock(seen: &SeenByAll) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that maps every offset to itself, takes `work` for it, and notes the time.
+/// A file that maps every offset to itself, takes `work` for each mapping, and records the time.
 #[derive(Debug)]
 struct Slow {
     device: Device,
@@ -100,12 +100,12 @@ impl File for Slow {
     }
 }
 
-/// A device that ends each request on submission, as `null:` does, and records the age of its stamp.
+/// A device that ends each request on submission, like `null:` does, and records the age of its stamp.
 #[derive(Debug)]
 struct Watching(SeenByAll);
 
 #[allow(unsafe_code)] // An unsafe trait: its implementer vouches for the memory of the requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+// SAFETY: D7: its queues accept all requests that its limits allow.
 unsafe impl Driver for Watching {
     fn limits(&self) -> Limits {
         Limits::default().logical_block(512).queue_depth(1024)
@@ -182,12 +182,12 @@ pub struct WatchedArm {
 }
 
 impl WatchedArm {
-    /// Builds an arm in which making a request takes `work` ns more, in real time.
+    /// Builds an arm in which making a request takes `work` ns longer, in real time.
     pub fn new(lab: &Lab, arm: usize, point: &Point, work: u64) -> Result<WatchedArm, LabError> {
         WatchedArm::in_time(lab, arm, point, Duration::from_nanos(work), Time::Real)
     }
 
-    /// Builds an arm in which making a request takes `work` more, in real or virtual time.
+    /// Builds an arm in which making a request takes `work` longer, in real or virtual time.
     pub fn in_time(lab: &Lab, arm: usize, point: &Point, work: Duration, time: Time) -> Result<WatchedArm, LabError> {
         let seen = Seen { made: HashMap::new(), ages: report_histogram(), unknown: 0 };
         let seen = Arc::new(Mutex::new(seen));

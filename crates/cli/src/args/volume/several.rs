@@ -9,6 +9,7 @@ use crate::args::value;
 ///
 /// # Errors
 ///
+/// Returns an error if a volume is in another pool, or if its name is invalid. `what` is the verb for the message.
 /// A volume is in another pool, or its name is invalid. `what` is the verb for the message.
 pub fn names(first: &VolumePlace, more: &[String], what: &str) -> Result<Vec<String>, Failure> {
     let mut names = vec![first.name.clone()];

@@ -1,30 +1,34 @@
-//! Confidence of the median of a comparison: its 95 % interval, from the order statistics of the pairs.
+//! Confidence of the median of a comparison: its 95 % interval, computed from the order statistics of the pairs.
 //!
-//! Assumes that pairs are independent, and nothing about the distribution of ratios, which is skewed on a loaded
-//! machine. The median lies between the `k`-th smallest and the `k`-th largest of `n` values unless fewer than `k` of
-//! them fell on one side of it, and each falls on either side with probability 1/2. So the interval covers it with
+//! Assumes that pairs are independent. Assumes nothing about the distribution of ratios, which is skewed on a loaded
+//! machine.
+//!
+//! The median lies between the `k`-th smallest and the `k`-th largest of `n` values unless fewer than `k` of them are
+//! on one side of it, and each value is on either side with probability 1/2. So the interval contains the median with
 //! probability `1 - 2 P(B < k)`, where `B` is binomial with `n` and 1/2 (Thompson, "On confidence ranges for the median
-//! and other expectation distributions", Annals of Mathematical Statistics 7, 1936). The largest `k` that covers at
-//! least 95 % is used. With fewer than six pairs there is none, because even the smallest and the largest value cover
-//! less.
+//! and other expectation distributions", Annals of Mathematical Statistics 7, 1936). The largest `k` for which this is
+//! at least 95 % is used. With fewer than six pairs there is no interval, because even the one from the smallest to the
+//! largest value has a lower probability.
 
 /// Name of the method in reports.
 pub const METHOD: &str = "order statistics of the pairs (binomial), for the median";
 
-/// Minimum probability with which an interval covers the median.
+/// Least probability with which an interval must contain the median.
 pub const LEVEL: f64 = 0.95;
 
-/// Ranks of the sorted values that bound an interval, and the probability that it covers the median.
+/// Positions, among the sorted values, of the ends of an interval, and the probability that the interval contains the
+/// median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranks {
-    /// Index of the lower bound from the smallest value, and of the upper bound from the largest; 0 is the first.
+    /// Index of the lower end, counted from the smallest value, and of the upper end, counted from the largest. The
+    /// first index is 0.
     from_end: usize,
-    /// Probability of covering the median.
+    /// Probability that the interval contains the median.
     pub coverage: f64,
 }
 
 impl Ranks {
-    /// Ranks for `count` values; `None` if they are too few.
+    /// Returns the ranks for `count` values, or `None` if these are too few.
     pub fn of(count: usize) -> Option<Ranks> {
         let mut best = None;
         // Probability that exactly 0, 1, 2 ... values are below the median, and its sum so far.
@@ -41,7 +45,7 @@ impl Ranks {
         best
     }
 
-    /// Returns the interval in `values`, whose number is that of [`Ranks::of`].
+    /// Returns the interval of these values. Their number must be the `count` that was passed to [`Ranks::of`].
     pub fn bounds(self, mut values: Vec<f64>) -> [f64; 2] {
         values.sort_by(f64::total_cmp);
         let last = values.len().saturating_sub(1);

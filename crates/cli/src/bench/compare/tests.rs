@@ -1,4 +1,4 @@
-//! Calculations of comparisons.
+//! Tests of the calculations of comparisons.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn ratios_are_ours_by_theirs_and_medians_of_pairs() {
     assert!(Comparison::of("peer".into(), &[]).is_none());
 }
 
-/// Probability that at most `k` of `count` fair coins show heads, by counting all outcomes.
+/// Returns the probability that at most `k` of `count` fair coins show heads, by counting all outcomes.
 fn at_most(k: u32, count: u32) -> f64 {
     (0..1_u32 << count).filter(|coins| coins.count_ones() <= k).count() as f64 / f64::from(1_u32 << count)
 }
@@ -41,7 +41,8 @@ fn at_most(k: u32, count: u32) -> f64 {
 fn the_interval_covers_the_median_with_the_probability_it_says() {
     for count in 0..=20 {
         let values: Vec<f64> = (0..count).map(|at| f64::from((at * 7) % count)).collect();
-        // The largest `k` for which the `k`-th values from both ends have sufficient coverage.
+        // This is the largest `k` for which the interval between the `k`-th values from both ends has sufficient
+        // probability.
         let k = (0..count / 2).rev().find(|k| 1.0 - 2.0 * at_most(*k, count) >= 0.95);
         let ranks = Ranks::of(count as usize);
         assert_eq!(ranks.is_some(), k.is_some(), "{count} pairs");
@@ -51,7 +52,7 @@ fn the_interval_covers_the_median_with_the_probability_it_says() {
             assert_eq!(ranks.bounds(values), [f64::from(k), f64::from(count - 1 - k)], "{count} pairs");
         }
     }
-    // Values from tables of the sign test.
+    // The values are from tables of the sign test.
     assert_eq!((Ranks::of(5), Ranks::of(6).map(|ranks| ranks.coverage)), (None, Some(0.96875)));
     assert_eq!(Ranks::of(15).map(|ranks| ranks.bounds((1..=15).map(f64::from).collect())), Some([4.0, 12.0]));
     assert!(Ranks::of(1000).is_some_and(|ranks| ranks.coverage >= 0.95), "many pairs");
@@ -60,7 +61,7 @@ fn the_interval_covers_the_median_with_the_probability_it_says() {
 #[test]
 fn both_ratios_have_their_intervals() {
     let theirs = turn(1000, 1_000_000, 1_000_000);
-    // IOPS are 0.91 to 1.06 times theirs; CPU time per I/O is in the reverse order.
+    // IOPS are 0.91 to 1.06 times theirs; the ratios of CPU time per I/O have the reverse order.
     let pair = |at: u64| (turn(900 + 10 * at, 1_000_000, (900 + 10 * at) * (1200 - 10 * at)), theirs);
     let pairs: Vec<(Turn, Turn)> = (1..=15).map(pair).collect();
     let comparison = Comparison::of("peer".into(), &pairs).expect("pairs");

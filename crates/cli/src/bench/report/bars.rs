@@ -1,4 +1,4 @@
-//! The latency histogram as text: a line with its share of the I/Os for each doubling of the latency.
+//! The latency histogram as text: one line for each doubling of the latency, with the share of the I/Os in it.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub fn draw(latency: &Histogram<u64>) -> String {
     text.push_str("\n      latency up to    share\n");
     for (limit, count) in rows {
         let share = count as f64 * 100.0 / latency.len() as f64;
-        // A row with any I/Os at all gets a mark.
+        // Every row with at least one I/O gets a mark.
         let len = (count as f64 * WIDTH as f64 / most as f64).round() as usize;
         let bar = if count > 0 && len == 0 { ".".to_owned() } else { "#".repeat(len) };
         // Writing to a String does not fail.
@@ -28,7 +28,7 @@ pub fn draw(latency: &Histogram<u64>) -> String {
     text
 }
 
-/// Returns (upper bound, count) for each doubling, without empty ones at both ends.
+/// Returns (upper bound, count) for each doubling, without the empty ones at both ends.
 fn rows(latency: &Histogram<u64>) -> Vec<(u64, u64)> {
     let mut rows = Vec::new();
     if latency.is_empty() {

@@ -1,4 +1,4 @@
-//! Checks and messages for a file or device that becomes a member, whoever adds it.
+//! Checks and messages for a file or device that becomes a member, whether this command or a daemon adds it.
 
 use serde::Serialize;
 use sheave::Device;
@@ -13,13 +13,13 @@ use crate::{confirm, output};
 /// Result as JSON.
 #[derive(Serialize)]
 pub(super) struct Grown {
-    /// Name of the pool from now on: unchanged, unless a search does not find all members.
+    /// Name of the pool from now on. It is unchanged unless a search does not find all members.
     pub(super) pool: String,
     /// Members that a search does not find.
     pub(super) beyond_search: Vec<String>,
     pub(super) size_bytes_before: u64,
     pub(super) size_bytes: u64,
-    /// The added member, as it was named.
+    /// The added member, in the form in which the user named it.
     pub(super) added: Option<String>,
     /// Content that was overwritten.
     pub(super) replaced: Option<String>,

@@ -31,7 +31,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     let keeps_its_space = || allocate::is_full(&args.pool) && before.discard == "off";
     let full = args.allocate.map_or_else(keeps_its_space, |how| how == AllocateArg::Full);
     let made = Made::begin(place, args.size.is_some())?;
-    // The file is examined as it is, before it is extended, which the user has not confirmed yet.
+    // The file is examined before it is extended, because the user has not confirmed yet.
     let replaced = match place.single_path() {
         Some(path) if path.is_file() => signature::find_in_file(path)?,
         Some(path) if path.exists() => signature::find(&place.open_alone(",readonly=on")?)?,
@@ -51,7 +51,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     let grown = match remote.call_with::<_, t::Grown>("GrowPool", &grow, &fds) {
         Ok(grown) => grown,
         Err(why) => {
-            // The file may be a member by now, so it stays even if something failed.
+            // The file may already be a member, so it stays even if something failed.
             if !pool.info().is_ok_and(|now| now.members.len() == before.members.len()) {
                 made.keep();
             }

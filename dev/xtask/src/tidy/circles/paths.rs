@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::tidy::lexer::{find_word, is_word};
 use crate::tidy::source::Source;
 
-/// Words before the name of an item at its definition.
+/// Words that precede the name of an item in its definition.
 const DEFINES: &[&str] = &["fn", "struct", "enum", "trait", "const", "static", "type", "union", "macro_rules!", "mod"];
 
 pub struct Module<'a> {
@@ -27,7 +27,7 @@ pub struct Module<'a> {
 pub struct Use {
     /// The whole path, ending in `*` for all names.
     pub segments: Vec<String>,
-    /// The bound name: the last one of the path, or the one behind `as`; `*` for all names.
+    /// The bound name: the last one of the path, or the one after `as`; `*` for all names.
     pub binds: String,
     /// True for a `pub` declaration, through which other modules can use the name.
     pub is_reexport: bool,
@@ -52,7 +52,7 @@ impl<'a> Module<'a> {
             tree(code[at + 3..end].trim(), &[], &mut names);
             let line = source.line_of(at);
             uses.extend(names.into_iter().map(|(segments, binds)| Use { segments, binds, is_reexport, line }));
-            // Keeps the number of bytes, so that offsets in `code` remain those of the source.
+            // This keeps the number of bytes, so that offsets in `code` remain those of the source.
             let blank: String = code[at..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
             if blank.len() == end - at {
                 code.replace_range(at..end, &blank);
@@ -151,7 +151,7 @@ fn paths(code: &str) -> Vec<(usize, Vec<String>)> {
             path.push(code[at + 2..end].to_owned());
             at = end;
         }
-        // Behind `::` a path continues one with type arguments, and behind a point it begins with a method.
+        // After `::` this is the rest of a path with type arguments; after a point it is a method.
         if path.len() > 1 && !code[..start].ends_with([':', '.']) {
             found.push((start, path));
         }

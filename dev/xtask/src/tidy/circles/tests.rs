@@ -1,4 +1,4 @@
-//! Tests of what counts as a circle, and of how names are followed.
+//! Tests that circles are found, and that names are followed to their definition.
 
 use super::*;
 

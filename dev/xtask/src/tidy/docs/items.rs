@@ -1,7 +1,7 @@
 //! Resolves `file::item`, `file.rs::item`, `Type::member` and `crate::path::item` against the sources.
 //!
-//! Searches words and does not resolve names: an item exists if a candidate file defines it. That finds renamed and
-//! removed items, the usual faults of a page.
+//! Searches words and does not resolve names: an item exists if a candidate file defines it. That is enough to find
+//! renamed and removed items, the usual faults of a page.
 
 use super::markdown::is_placeholder;
 use crate::tidy::lexer::{find_word, is_word};
@@ -12,13 +12,13 @@ use crate::workspace::{self, parse_manifest};
 const STD_TYPES: &[&str] =
     &["Arc", "Box", "Cell", "Duration", "Instant", "Iterator", "Mutex", "Option", "Ordering", "Rc", "Result", "Vec"];
 
-/// Words before the name of an item that define it.
+/// Words that precede the name of an item in its definition.
 const DEFINES: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules!"];
 
-/// Resolver of the items that pages name.
+/// Finds the items that pages name.
 pub struct Resolver<'a> {
     tree: &'a Tree,
-    /// Crates outside the workspace, by their names in code.
+    /// Names, like code writes them, of crates outside the workspace.
     outside: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> Resolver<'a> {
         Self { tree, outside: names.chain(["std", "core", "alloc"].map(String::from)).collect() }
     }
 
-    /// Returns the fault of a code span that contains `::`, if it has one.
+    /// Returns the fault of a code span that contains `::`, or `None`.
     pub fn missing(&self, span: &str) -> Option<String> {
         let path = span.split(['(', '<', ' ', '!']).next().unwrap_or(span);
         let parts: Vec<&str> = path.split("::").collect();

@@ -45,7 +45,7 @@ pub fn xtask_commands(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns true if a code span stands for any name, as `op/NAME.rs` does.
+/// Returns true if a code span stands for any name, for example `op/NAME.rs`.
 pub fn is_placeholder(span: &str) -> bool {
     let stem = span.rsplit('/').next().unwrap_or(span).split('.').next().unwrap_or(span);
     let is_page = span.ends_with(".md"); // README.md is a name

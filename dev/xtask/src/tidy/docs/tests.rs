@@ -1,4 +1,4 @@
-//! Tests of the names that a page may have, and of finding missing things.
+//! Tests that valid names in pages pass, and that missing things are found.
 
 use super::*;
 
