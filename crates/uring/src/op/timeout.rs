@@ -1,8 +1,8 @@
 //! TIMEOUT, TIMEOUT_REMOVE and LINK_TIMEOUT.
 //!
 //! Owns the checks of their arguments, and the steps when a timeout is due, has counted enough, is updated or removed.
-//! Also owns the search for a timeout by its user data; [`cancel`](super::cancel) has the search by other conditions. Does
-//! not own the pending timeouts ([`timers`](crate::timers)).
+//! Also owns the search for a timeout by its user data; [`cancel`](super::cancel) has the search by other conditions.
+//! Does not own the pending timeouts ([`timers`](crate::timers)).
 //!
 //! A LINK_TIMEOUT limits the member before it in its chain. It is armed when that member has begun and has not ended at
 //! once, and leaves the chain when it fires.
