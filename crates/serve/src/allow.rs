@@ -1,7 +1,7 @@
 //! Access rules: which clients may open an export.
 //!
 //! Owns the rules. An export that a client may not open is hidden from it: no list shows it, and a request for its name
-//! gets the same answer as one for a name that does not exist ([`Seen`](crate::seen::Seen)).
+//! gets the same answer as one for a name that does not exist (`Seen`, in `conn/negotiation.rs`).
 //!
 //! * A1. All conditions of a rule must hold. Of several rules one is enough.
 //! * A2. A common name counts once TLS has begun and the certificate was verified ([`tls`](crate::tls), T1).

@@ -553,7 +553,7 @@ impl Exports {
     }
 }
 
-/// The part that [`Seen`](crate::seen::Seen) shows to a client.
+/// The part that `Seen` shows to a client.
 impl Exports {
     /// Finds the export that a client means by this name. Returns its name, and its description for the client if the
     /// client may open it.
