@@ -13,6 +13,8 @@
 mod kernel;
 mod ours;
 mod server;
+#[path = "../timing/mod.rs"]
+mod timing;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::server::{DOCUMENTS, Documents, Engine};
+use crate::timing::{median, process_ns, spread};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -95,6 +98,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+fn middle(turns: &[Turn], of: fn(&Turn) -> f64) -> f64 {
+    median(&turns.iter().map(of).collect::<Vec<_>>())
+}
+
 fn row(plan: &Plan, documents: &Arc<Documents>, is_cold: bool, connections: u32, script: &Path) -> Result<()> {
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());
     // The first pair warms up.
@@ -111,28 +118,20 @@ fn row(plan: &Plan, documents: &Arc<Documents>, is_cold: bool, connections: u32,
     }
     if let Some(only) = &plan.only {
         let turns = if only == "ours" { &ours } else { &kernel };
-        println!(
-            "{connections:>4} connections, {only}: {:.0} requests/s",
-            median(turns.iter().map(|turn| turn.per_second).collect())
-        );
+        println!("{connections:>4} connections, {only}: {:.0} requests/s", middle(turns, |turn| turn.per_second));
         return Ok(());
     }
-    let ratios: Vec<f64> = ours.iter().zip(&kernel).map(|(a, b)| a.per_second / b.per_second).collect();
-    let cpu: Vec<f64> = ours.iter().zip(&kernel).map(|(a, b)| a.cpu_us / b.cpu_us).collect();
-    let median_of = |turns: &[Turn], of: fn(&Turn) -> f64| median(turns.iter().map(of).collect());
+    let ratio = |of: fn(&Turn) -> f64| ours.iter().zip(&kernel).map(|(a, b)| of(a) / of(b)).collect::<Vec<_>>();
+    let [rate, cpu]: [fn(&Turn) -> f64; 2] = [|turn| turn.per_second, |turn| turn.cpu_us];
     println!(
-        "{connections:>4} connections: {:>6.0} requests/s, kernel {:>6.0}, ratio {:.2} ({:.2} to {:.2}); \
-         CPU a request {:.1} us, kernel {:.1} us, ratio {:.2} ({:.2} to {:.2})",
-        median_of(&ours, |turn| turn.per_second),
-        median_of(&kernel, |turn| turn.per_second),
-        median(ratios.clone()),
-        ratios.iter().copied().fold(f64::INFINITY, f64::min),
-        ratios.iter().copied().fold(0.0, f64::max),
-        median_of(&ours, |turn| turn.cpu_us),
-        median_of(&kernel, |turn| turn.cpu_us),
-        median(cpu.clone()),
-        cpu.iter().copied().fold(f64::INFINITY, f64::min),
-        cpu.iter().copied().fold(0.0, f64::max),
+        "{connections:>4} connections: {:>6.0} requests/s, kernel {:>6.0}, ratio {}; \
+         CPU a request {:.1} us, kernel {:.1} us, ratio {}",
+        middle(&ours, rate),
+        middle(&kernel, rate),
+        spread(&ratio(rate), ""),
+        middle(&ours, cpu),
+        middle(&kernel, cpu),
+        spread(&ratio(cpu), ""),
     );
     Ok(())
 }
@@ -162,14 +161,14 @@ fn turn<E: Engine>(
 }
 
 fn ask(plan: &Plan, connections: u32, script: &Path, address: SocketAddr) -> Result<Turn> {
-    let before = cpu_us();
+    let before = process_ns();
     let said = Command::new("wrk")
         .args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{}s", plan.turn.as_secs())])
         .arg("-s")
         .arg(script)
         .arg(format!("http://{address}/"))
         .output()?;
-    let used = cpu_us() - before;
+    let used_us = (process_ns() - before) / 1e3;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     if !said.status.success() || text.contains("Non-2xx") || text.contains("Socket errors") {
         return Err(format!("wrk: {}\n{text}{}", said.status, String::from_utf8_lossy(&said.stderr)).into());
@@ -179,16 +178,5 @@ fn ask(plan: &Plan, connections: u32, script: &Path, address: SocketAddr) -> Res
     let (Some(per_second), Some(requests)) = (find("Requests/sec:"), find(" requests in ")) else {
         return Err(format!("wrk says something else:\n{text}").into());
     };
-    Ok(Turn { per_second, cpu_us: used / requests })
-}
-
-/// Returns the CPU time of all threads of this process, those of the kernel's io-wq included.
-fn cpu_us() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    Ok(Turn { per_second, cpu_us: used_us / requests })
 }

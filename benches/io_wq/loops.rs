@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sheave_uring::sqe::Sqe;
 
 use crate::Result;
+use crate::timing::{ns, process_ns};
 
 /// Something that takes SQEs and gives results.
 pub trait Side {
@@ -48,16 +49,6 @@ impl Cost {
     pub fn own(&self) -> f64 {
         self.own_ns / self.items as f64
     }
-}
-
-fn ns(clock: rustix::time::ClockId) -> f64 {
-    let time = rustix::time::clock_gettime(clock);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-}
-
-/// CPU time of the process.
-pub fn process_ns() -> f64 {
-    ns(rustix::time::ClockId::ProcessCPUTime)
 }
 
 /// Times a piece of work that says how many items it has done.
@@ -130,11 +121,4 @@ pub fn one_by_one(side: &mut dyn Side, time: Duration, sqe: Sqe) -> Result<Vec<u
     }
     times.sort_unstable();
     Ok(times)
-}
-
-/// The middle one.
-pub fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -16,6 +16,8 @@ mod loops;
 mod ours;
 mod peer;
 mod rows;
+#[path = "../timing/mod.rs"]
+mod timing;
 
 use std::time::Duration;
 

@@ -13,9 +13,10 @@ use sheave_uring::WorkDone;
 use sheave_uring::io_wq::{Ends, Pool, PoolOptions, Section, Source, WorkFlags};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
 
-use crate::loops::{Cost, Depth, Side, flood, median, one_by_one, process_ns, timed};
+use crate::loops::{Cost, Depth, Side, flood, one_by_one, timed};
 use crate::ours::Ours;
 use crate::peer::Peer;
+use crate::timing::{median, process_ns, spread};
 use crate::{Plan, Result};
 
 /// A row: its name, what it times in one sentence, and how.
@@ -96,17 +97,13 @@ impl Pairs {
         let pairs = || self.ours.iter().zip(&self.kernel);
         let ratio =
             |what: fn(&Cost) -> f64| pairs().map(|(ours, kernel)| what(kernel) / what(ours)).collect::<Vec<_>>();
-        let range = |all: &[f64]| {
-            let (low, high) = all.iter().fold((f64::MAX, f64::MIN), |(low, high), &x| (low.min(x), high.max(x)));
-            format!("{:.2}x ({low:.2} to {high:.2})", median(all))
-        };
         if pairs().next().is_none() {
             return;
         }
         println!(
             "  throughput {} the kernel's, items a CPU second {}",
-            range(&ratio(Cost::wall)),
-            range(&ratio(Cost::cpu))
+            spread(&ratio(Cost::wall), "x"),
+            spread(&ratio(Cost::cpu), "x")
         );
         if !self.inline.is_empty() {
             // Against the inline turn of the same pair: what a copy or a write takes drifts more than what is added.
