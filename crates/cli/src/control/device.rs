@@ -56,10 +56,10 @@ fn row(device: &t::DeviceStatistics) -> String {
     line([
         plain(&device.name),
         if device.kept { "on" } else { "off" }.into(),
-        (device.in_flight_reads + device.in_flight_writes + device.in_flight_others).to_string(),
+        device.in_flight().to_string(),
         bytes("read"),
         bytes("write"),
-        device.operations.iter().map(|one| one.errors).sum::<u64>().to_string(),
+        device.errors().to_string(),
         owner(device.pool.as_deref(), device.export.as_deref()),
     ])
 }

@@ -1,5 +1,7 @@
 //! The display of `sheave top`.
 
+use std::ops::Range;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -71,12 +73,20 @@ fn header(first: &'static str, sorted: &str) -> Row<'static> {
         true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
         false => Style::new().add_modifier(Modifier::BOLD),
     };
-    let is_number = |at: usize| (1..6).contains(&at);
-    let cell = |(at, name): (usize, &'static str)| {
-        let line = Line::styled(name, style(name));
-        Cell::new(if is_number(at) { line.right_aligned() } else { line })
-    };
-    Row::new(names.into_iter().enumerate().map(cell))
+    aligned(names.map(|name| Line::styled(name, style(name))), 1..6)
+}
+
+/// Returns a row whose cells at `numbers` are aligned to the right.
+fn aligned<'a, const N: usize>(cells: [Line<'a>; N], numbers: Range<usize>) -> Row<'a> {
+    let cell =
+        |(at, line): (usize, Line<'a>)| Cell::new(if numbers.contains(&at) { line.right_aligned() } else { line });
+    Row::new(cells.into_iter().enumerate().map(cell))
+}
+
+/// Draws a table, with the chosen row marked.
+fn selectable(frame: &mut Frame<'_>, area: Rect, table: Table<'_>, screen: &Screen) {
+    let mut state = TableState::new().with_selected(Some(screen.chosen));
+    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
 }
 
 fn rate_row(name: String, rate: &Rate, width: usize) -> Row<'static> {
@@ -84,9 +94,8 @@ fn rate_row(name: String, rate: &Rate, width: usize) -> Row<'static> {
 }
 
 fn table_row(name: String, numbers: [String; 5], last: Line<'static>) -> Row<'static> {
-    let numbers = numbers.map(|cell| Cell::new(Line::raw(cell).right_aligned()));
-    let first = std::iter::once(Cell::new(name));
-    Row::new(first.chain(numbers).chain([Cell::new(last)]))
+    let [a, b, c, d, e] = numbers.map(Line::raw);
+    aligned([Line::raw(name), a, b, c, d, e, last], 1..6)
 }
 
 fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
@@ -99,9 +108,7 @@ fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         table_row(plain(&export.name), numbers(export), last)
     };
     let table = Table::new(screen.board.exports.iter().map(row), widths()).header(header("EXPORT", screen.sort.name()));
-    let table = table.row_highlight_style(Modifier::REVERSED);
-    let mut state = TableState::new().with_selected(Some(screen.chosen));
-    frame.render_stateful_widget(table, area, &mut state);
+    selectable(frame, area, table, screen);
 }
 
 /// Draws a row for the ring of each reactor.
@@ -109,24 +116,16 @@ fn queues(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let width = bar_width(area);
     let row = |queue: &QueueRate| rate_row(queue.queue.to_string(), &queue.rate, width);
     let table = Table::new(screen.board.queues.iter().map(row), widths()).header(header("QUEUE", ""));
-    let mut state = TableState::new().with_selected(Some(screen.chosen));
-    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
+    selectable(frame, area, table, screen);
 }
 
 fn devices(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
-    let row = |cells: [String; 6]| {
-        let is_number = |at: usize| (1..5).contains(&at);
-        let cell = |(at, cell): (usize, String)| {
-            Cell::new(if is_number(at) { Line::raw(cell).right_aligned() } else { Line::raw(cell) })
-        };
-        Row::new(cells.into_iter().enumerate().map(cell))
-    };
+    let row = |cells: [String; 6]| aligned(cells.map(Line::raw), 1..5);
     let [util, in_flight, iops, rate] = [6, 9, 8, 8].map(Constraint::Length);
     let widths = [Constraint::Fill(2), util, in_flight, iops, rate, Constraint::Fill(1)];
     let rows = screen.board.devices.iter().map(|device| row(text::device_cells(device)));
     let table = Table::new(rows, widths).header(row(text::DEVICE_HEADS.map(str::to_owned)).style(Modifier::BOLD));
-    let mut state = TableState::new().with_selected(Some(screen.chosen));
-    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
+    selectable(frame, area, table, screen);
 }
 
 fn detail(frame: &mut Frame<'_>, area: Rect, export: &ExportRate) {
@@ -179,8 +178,7 @@ fn clients(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         Constraint::Fill(1),
     ];
     let table = Table::new(screen.board.clients.iter().map(row), widths).header(header);
-    let mut state = TableState::new().with_selected(Some(screen.chosen));
-    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
+    selectable(frame, area, table, screen);
 }
 
 /// Draws a bar with a colour for each stage. The letters distinguish the stages without colours.

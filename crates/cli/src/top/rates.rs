@@ -245,7 +245,7 @@ impl History {
             kept: now.kept,
             // The time of the reading is not exactly that of each device's counters.
             utilization: (now.busy_ns.saturating_sub(before.busy_ns) as f64 / 1e9 / seconds).min(1.0),
-            in_flight: now.in_flight_reads + now.in_flight_writes + now.in_flight_others,
+            in_flight: now.in_flight(),
             in_flight_reads: now.in_flight_reads,
             in_flight_writes: now.in_flight_writes,
             iops: rate(None, |one| one.ios),
@@ -254,7 +254,7 @@ impl History {
             bytes_per_second: read + written,
             read_bytes_per_second: read,
             written_bytes_per_second: written,
-            errors: now.operations.iter().map(|one| one.errors).sum(),
+            errors: now.errors(),
         }
     }
 

@@ -215,6 +215,18 @@ pub struct DeviceStatistics {
     pub in_flight_others: u32,
 }
 
+impl DeviceStatistics {
+    /// Returns the number of requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight_reads + self.in_flight_writes + self.in_flight_others
+    }
+
+    /// Returns the number of requests that failed.
+    pub fn errors(&self) -> u64 {
+        self.operations.iter().map(|one| one.errors).sum()
+    }
+}
+
 /// Parameters of `SetDeviceStatistics`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
