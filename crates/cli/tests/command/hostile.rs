@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use sheave_testkit::process;
 
 use crate::daemon::{BOTH, Daemon, Nbd, ask, pools, served_ok};
 use crate::sheave::{Dir, no_io_uring, sheave};
@@ -131,7 +132,7 @@ fn of_servers_that_start_at_once_one_gets_the_sockets() {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "x").expect("it is served");
     assert_eq!(client.write(0, &[1; 512]), Some(0));
     drop(client);
-    assert!(Command::new("kill").arg(servers[last].id().to_string()).status().expect("it runs").success());
+    process::signal(servers[last].id(), "-TERM");
     assert_eq!(servers[last].wait().expect("it ends").code(), Some(0), "{}", said(last));
     assert!(!dir.path("nbd.sock").exists() && !dir.path("control.sock").exists());
 }

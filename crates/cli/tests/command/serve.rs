@@ -3,8 +3,10 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+
+use sheave_testkit::process;
 
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
@@ -76,8 +78,7 @@ impl Running {
     }
 
     fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().expect("it runs").success());
+        process::signal(self.child.id(), name);
     }
 
     /// Ends the server by SIGTERM. Returns its exit code and its stderr.

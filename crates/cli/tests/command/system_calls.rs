@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sheave_testkit::process;
+
 use crate::daemon::Nbd;
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
@@ -105,8 +107,7 @@ fn calls_of_a_server(strace: &Path, depth: u64, rounds: u32) -> u64 {
         client.read_exact(&mut replies).expect("answered");
     }
     drop(client);
-    let id = server.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("it runs").success());
+    process::signal(server.id(), "-TERM");
     server.wait().expect("it ends");
     loop {
         // strace writes its table a little after the server has ended.
