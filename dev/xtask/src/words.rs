@@ -100,10 +100,9 @@ fn paragraphs(text: &str) -> Vec<(usize, String)> {
     let (mut fenced, mut words, mut start) = (false, Vec::new(), 0);
     for (at, line) in text.lines().chain([""]).enumerate() {
         let line = line.trim();
-        if line.starts_with("```") {
-            fenced = !fenced;
-        }
-        let is_prose = !fenced && !line.is_empty() && !line.starts_with(['#', '|', '<', '`']);
+        let is_fence = line.starts_with("```");
+        fenced ^= is_fence;
+        let is_prose = !fenced && !is_fence && !line.is_empty() && !line.starts_with(['#', '|', '<']);
         if is_prose && !(line.starts_with("* ") || line.starts_with("- ")) {
             if words.is_empty() {
                 start = at + 1;
@@ -144,6 +143,12 @@ mod tests {
         let found = paragraphs(&page);
         assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 12]);
         assert!(found[0].1.ends_with("fifteen sixteen"));
+    }
+
+    #[test]
+    fn a_line_that_begins_with_code_belongs_to_its_paragraph() {
+        let long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
+        assert_eq!(paragraphs(&format!("{long}\n`code` goes on\n")), [(1, format!("{long} `code` goes on"))]);
     }
 
     #[test]

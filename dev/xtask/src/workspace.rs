@@ -108,7 +108,7 @@ impl Member {
     }
 }
 
-/// Returns the crates under `crates/`, sorted by path.
+/// Returns the crates of all workspaces, sorted by path.
 pub fn members() -> Result<Vec<Member>> {
     let mut manifests = Vec::new();
     for parent in PARENTS {
