@@ -161,7 +161,7 @@ impl End {
     }
 }
 
-/// Returns the checksum of a group, which leaves out its own place.
+/// Returns the checksum of a group, which covers all of the group except the bytes that hold the checksum.
 fn sum_of(group: &[u8]) -> u32 {
     let body = checksum(CrcAlgorithm::Crc32Iscsi, &group[HEADER..]) as u32;
     let mut head = [0; HEADER];

@@ -87,7 +87,8 @@ impl Busy {
     }
 }
 
-/// Allocates memory of the sizes in use in place of the ring's, and asserts that it is not written to.
+/// Allocates buffers of the sizes that the dropped ring used, so that they probably get its freed memory. Asserts that
+/// nothing writes to them.
 fn assert_memory_is_left_alone(context: &str) {
     let mut canaries: Vec<Buf> = [1, 1, 2, 4, 64].iter().cycle().take(100).map(|blocks| memory(*blocks)).collect();
     canaries.iter_mut().for_each(|canary| canary.fill(0x77));

@@ -44,7 +44,7 @@ struct Plan {
     workers: u32,
     connections: Vec<u32>,
     dir: PathBuf,
-    /// The one side that has turns, for a profiler.
+    /// If set, only this side (`ours` or `kernel`) is run, for example under a profiler.
     only: Option<String>,
 }
 

@@ -16,7 +16,7 @@ pub trait Side {
     /// Memory that the SQE names is the caller's, and stays until the result is there.
     unsafe fn push(&mut self, sqe: &Sqe);
 
-    /// Hands over what was pushed, and waits for so many results.
+    /// Submits the pushed SQEs, and waits until `wait` results are there.
     fn submit(&mut self, wait: u32) -> Result<()>;
 
     /// Takes results: user data and result.

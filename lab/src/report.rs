@@ -244,7 +244,7 @@ pub struct Again {
     pub change: Option<Change>,
 }
 
-/// A change in the published table that the end of the run does not repeat.
+/// A change in the published table that the end of the run contradicts: their intervals do not meet.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Stray {
     pub row: String,

@@ -47,7 +47,7 @@ pub struct RecordSeat {
 }
 
 impl RecordSeat {
-    /// Makes a seat for an owner whose records belong to this partition.
+    /// Makes a seat for an owner whose plain records count for partition `part`.
     pub(crate) fn new(shared: Arc<HctxShared>, part: u16) -> RecordSeat {
         RecordSeat { records: shared.stats.owners.come(part), shared }
     }

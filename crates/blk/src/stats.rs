@@ -139,7 +139,7 @@ impl HctxStats {
     }
 }
 
-/// Largest number of partitions with a sum of their own for hardware contexts that were closed.
+/// Largest number of sums for closed hardware contexts, one a partition. I/O of further partitions counts in sum 0.
 const RETIRED_PARTS: usize = 1024;
 
 /// Sums of a queue's closed hardware contexts, by partition; 0 for I/O that came through none.

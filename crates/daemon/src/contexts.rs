@@ -54,7 +54,7 @@ pub fn number(volume: &Volume, name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Returns true for contexts whose answers read the disk.
+/// Returns true for metadata contexts for which the status of a range has to be read from the disk.
 pub fn reads(context: u64) -> bool {
     context >= SINCE_NUMBER
 }

@@ -52,7 +52,7 @@ struct Try {
     since: Instant,
     next: Instant,
     pause: Duration,
-    /// Identities of the files that it is named by, at the last try.
+    /// Identities, as of the last try, of the files and block devices that the configuration names.
     files: Vec<(u64, u64)>,
     thread: Option<JoinHandle<()>>,
 }

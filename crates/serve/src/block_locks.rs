@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sheave_base::sync::atomic::{AtomicUsize, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
-/// A request of a reactor that owns an entry.
+/// Owner of an entry: a request, given by its reactor and its slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) reactor: usize,

@@ -453,7 +453,7 @@ impl Ring {
         self.shared.0.borrow()
     }
 
-    /// Borrows the state for a call of a server ([`sockets`](crate::sockets)).
+    /// Borrows the state for the calls of a server's loop, which are in [`sockets`](crate::sockets).
     pub(crate) fn state(&self) -> RefMut<'_, Inner> {
         self.hot()
     }

@@ -149,7 +149,7 @@ impl FileTable {
         self.ring
     }
 
-    /// Returns the `fd` for an SQE of this ring. An `Fd` of another ring names nothing.
+    /// Returns the `fd` for an SQE of this ring: that of `Fd::NONE` if the `Fd` belongs to another ring.
     #[inline]
     pub(crate) fn raw(&self, fd: Fd) -> i32 {
         if fd.ring == self.ring { fd.raw } else { Fd::NONE.raw }

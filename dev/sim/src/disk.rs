@@ -208,7 +208,7 @@ impl SimDisk {
         self.parts.last().filter(|_| self.options.spare > 0 && !self.grown).cloned()
     }
 
-    /// Records that the pool has the spare disk now, and the device is extended.
+    /// Records that the pool now uses the spare disk, or the space by which the disk was extended.
     pub fn has_grown(&mut self) {
         self.grown = true;
     }

@@ -116,8 +116,9 @@ pub fn docs() -> Result<()> {
     cargo::run(command)
 }
 
-/// Runs the tests of the lab and those of the bio set, which has most of the hooks. Nextest gets both in one build. In
-/// separate builds their common dependencies would have different features and be compiled twice.
+/// Runs the tests of the lab, and those of `bio_set` in `sheave-blk`, the module with most of the lab's hooks. Nextest
+/// gets both in one build. In separate builds their common dependencies would have different features and be compiled
+/// twice.
 pub fn tests(filter: &[String], counts: &mut Counts) -> Result<()> {
     of_the_lab(filter, counts)?;
     if !filter.is_empty() && !filter.iter().any(|name| name.contains("lines")) {

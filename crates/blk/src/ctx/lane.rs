@@ -104,8 +104,8 @@ impl IoCtx {
     }
 
     /// Sends one I/O to its driver at once, as a plain record. Its range and memory are as in [`Lane::submit`]. Returns
-    /// `Alone::No` if it must go through a lane in a plug: a plug is open, the last lane was of another kind, or the
-    /// device's size is not `sectors` any more.
+    /// `Alone::No` if the I/O must be submitted through a lane instead, because a plug is open, the route is not valid
+    /// any more, the last lane was of another kind, or the device's size is not `sectors` any more.
     #[inline(always)]
     pub fn send_alone(
         &mut self,

@@ -108,9 +108,9 @@ pub struct Capabilities {
     /// If completed writes may be lost, the next flush of each ring fails for it, once. A ring therefore sends all of
     /// its flushes itself: a flush by a worker would use up the worker's error and not the ring's.
     pub flush_per_ring: bool,
-    /// Hardware queues start an I/O and return: the device, the host's kernel or a thread of the driver moves the data
-    /// later, and taking a request costs the ring's thread little. Rings therefore issue reads and writes with
-    /// `IOSQE_ASYNC` themselves. For other devices, the default, workers carry these out.
+    /// True if a hardware queue only starts an I/O and returns, and the device, the host's kernel or a thread of the
+    /// driver moves the data later. Taking a request then costs the ring's thread little, so rings issue reads and
+    /// writes with `IOSQE_ASYNC` themselves. On all other devices (the default) workers issue these.
     pub asynchronous: bool,
     /// Interface through which I/O reaches the host's kernel; `None` if the device uses none, or several.
     pub engine: Option<Engine>,

@@ -144,7 +144,8 @@ impl Hctx {
         self.waiting.push_back(&mut core.bios, id);
     }
 
-    /// Adds a bio that is not a plain read or write that fits in one request, or that has to wait.
+    /// Adds a bio that takes the slow path: it is not a plain read or write, it needs more than one request, or it has
+    /// to wait.
     #[cold]
     pub(super) fn add_slow(&mut self, core: &mut Core, id: BioId) {
         self.wait(core, id);

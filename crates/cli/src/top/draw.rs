@@ -62,7 +62,7 @@ fn widths() -> [Constraint; 7] {
     [Constraint::Min(16), iops, rate, time, time, depth, Constraint::Fill(1)]
 }
 
-/// Returns the number of columns that are left for the split.
+/// Returns the length of a bar in the table's last column, SPLIT, in characters.
 fn bar_width(area: Rect) -> usize {
     usize::from(area.width).saturating_sub(40 + 6) / 2
 }

@@ -72,8 +72,9 @@ impl Watched {
         &self.unit
     }
 
-    /// Returns the names of the reports that contain a problem. Asserts that the exit code of `status` fits the
-    /// severity. The unit's status counts if it has the text of the worst problem.
+    /// Returns the names of the reports that show a problem. Asserts that the exit code of `sheave status` fits the
+    /// severity that it prints. The systemd status of the unit contains only the worst problem: it counts if it has
+    /// that problem's text and `sheave status` shows the problem asked for.
     fn tellers(&mut self, kind: &str, about: &str, name: &str) -> Vec<&'static str> {
         let of = |health: &Value| {
             let problems = health["problems"].as_array().cloned().unwrap_or_default();

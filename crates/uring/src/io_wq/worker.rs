@@ -93,7 +93,8 @@ struct Worker<S: Source> {
     clock: Option<Clock>,
     /// Sleeps left that skip the nap.
     napless: u32,
-    /// Value that `napless` gets after the next useless nap (back-off).
+    /// Value that `napless` gets after the next useless nap. Doubles with each useless nap (back-off), and is 1 again
+    /// after a useful one.
     napless_next: u32,
     own: Own,
 }

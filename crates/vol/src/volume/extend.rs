@@ -22,7 +22,7 @@ use crate::state::State;
 use crate::state::extent_map::Entry;
 
 impl Volume {
-    /// Returns the block size of the volume: that of the pool, or the granularity in which the volume grows (E2).
+    /// Returns the volume's block size: that of the pool, but at least `BLOCK_BYTES` if the volume grows (E2).
     pub(super) fn block(&self) -> u64 {
         let block = self.pool.block_bytes();
         if self.core.grows { block.max(BLOCK_BYTES) } else { block }

@@ -88,8 +88,8 @@ impl World {
         tally.count_if(held, format!("{kind}: with a slow read held across it"));
     }
 
-    /// Checks the flags of the pool's maps, and counts commits that failed in a delicate state. Does nothing without
-    /// debug assertions, where the pool cannot be inspected.
+    /// Checks the flags of the pool's maps, and counts the commits of records that failed, in particular during a copy
+    /// or a rollback. Does nothing without debug assertions, where the pool cannot be inspected.
     pub(super) fn inspect(&mut self) -> Result<(), String> {
         #[cfg(debug_assertions)]
         {

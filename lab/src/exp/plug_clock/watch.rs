@@ -35,7 +35,7 @@ const SIZE: u64 = 1 << 40;
 /// The clock of a run, and the way in which time passes while the file makes a request.
 #[derive(Clone, Debug)]
 pub enum Time {
-    /// The processor's clock; the file spins for the given time.
+    /// The processor's clock. The file spins until the given time has passed.
     Real,
     /// A virtual clock that the file advances by the given time.
     Virtual(Clock, VirtualClock),

@@ -26,8 +26,8 @@ const TICK: Duration = Duration::from_secs(5);
 /// Flag in the user data of operations whose `Fd` is stale or foreign, which must fail.
 const MUST_FAIL: u64 = 1 << 32;
 
-/// Set when code other than a liar panics. A ring contains the panics of drivers, so a panic of the ring itself would
-/// otherwise count as one of theirs.
+/// Set when any code panics that is not a lying driver or file. A ring catches the panics of its drivers, so a panic of
+/// the ring itself would otherwise pass for one of theirs.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// One step: a kind of action and its parameters.

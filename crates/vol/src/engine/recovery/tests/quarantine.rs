@@ -76,7 +76,7 @@ fn nothing_that_a_page_may_refer_to_is_given_to_others_before_its_volumes_are_de
     }
 }
 
-/// Returns the places of the list of free units.
+/// Returns the addresses of all places where the list of free units can be.
 fn lists(device: &Device) -> Vec<u64> {
     let (sb, _) = crate::engine::recovery::newest_superblock(&DeviceIo::new(device).unwrap()).unwrap();
     free::places(&sb).into_iter().flatten().collect()
