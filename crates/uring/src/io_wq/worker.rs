@@ -351,7 +351,7 @@ impl<S: Source> Worker<S> {
             return Place::Standby;
         }
         drop(roster);
-        self.sleep_idle(naps)
+        self.sleep_idle(&shared, naps)
     }
 
     /// Drops the references to clients and what the context keeps of them (I3).
@@ -364,8 +364,7 @@ impl<S: Source> Worker<S> {
     }
 
     /// Sleeps on the idle stack; `naps` makes the first sleep a nap.
-    fn sleep_idle(&mut self, mut naps: bool) -> Place {
-        let shared = Arc::clone(&self.shared);
+    fn sleep_idle(&mut self, shared: &Shared<S>, mut naps: bool) -> Place {
         let acct = &shared.accts[self.acct];
         let helped = acct.nap.helped();
         loop {
