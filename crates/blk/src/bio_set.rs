@@ -175,8 +175,8 @@ impl BioSet {
         Some(BioId(raw))
     }
 
-    /// Takes a bio from the reserve, for a submitter that cannot go on otherwise. Returns `None` if the reserve is
-    /// empty; its bios are then live and will come back.
+    /// Takes a bio from the reserve, for a submitter that cannot go on otherwise. Returns `None` if all
+    /// bios of the reserve are in use; the end of their I/O frees them.
     pub(crate) fn take_reserve(&mut self) -> Option<BioId> {
         let raw = self.reserve.pop()?;
         self[BioId(raw)].init(&BioAttrs::new(BIO_RESERVE), 0, 0, 0);
@@ -184,8 +184,8 @@ impl BioSet {
     }
 
     /// Takes a bio for I/O of a stacked driver on `level`, or (`piece`) for a piece cut from such I/O: an ordinary one
-    /// if available, else one of the level's reserve. Returns `None` if that is empty; its bios are then live and will
-    /// come back.
+    /// if available, else one of the level's reserve. Returns `None` if all bios of that reserve are in use; the end
+    /// of their I/O frees them.
     #[cold]
     pub(crate) fn take_stacked(&mut self, level: u8, piece: bool) -> Option<BioId> {
         if let Some(id) = self.take() {

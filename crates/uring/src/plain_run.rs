@@ -118,7 +118,7 @@ impl Known {
         self.plain.is_mixed()
     }
 
-    /// True if `sqe` is of this kind; its length is not compared.
+    /// Returns true if `sqe` is of this kind, whatever its length.
     #[inline(always)]
     pub(crate) fn is_kind_of(&self, sqe: &Sqe) -> bool {
         let (first, second) = sqe.kind();

@@ -89,7 +89,7 @@ fn image(checksum: Checksum) -> &'static BTreeMap<u64, Box<Block>> {
         pool.create_volume("a", 4 << 30).expect("creates");
         pool.create_volume("b", 1 << 30).expect("creates");
         pool.close().expect("closes");
-        // These maps have no data: a commit records the units as written, and opening the pool relies on that record.
+        // Maps without data suffice: the opening relies on the records of the journal that name units as written.
         let set = |volume, unit, phys, bits| Record::Set { volume, unit, phys, written: [bits, 0, 0, 0] };
         commit(&device, &[Record::Run { volume: 1, unit: 0, count: 30, phys: 100 }, set(1, 200_000, 140, 3)]);
         commit(&device, &[Record::Run { volume: 2, unit: 250, count: 12, phys: 150 }]);

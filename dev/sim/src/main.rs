@@ -25,7 +25,7 @@ const USAGE: &str =
 
 Of every 20th seed there are also runs on disks that break a promise: a flush that lies, a write that lands elsewhere.";
 
-/// Of this number of seeds, one also runs on disks that break a promise.
+/// Number of seeds for each seed that also runs on disks that break a promise.
 const BROKEN: u64 = 20;
 /// Time limit for reducing a failure.
 const SHRINK: Duration = Duration::from_secs(60);

@@ -247,7 +247,7 @@ fn a_killed_server_has_lost_nothing_that_was_flushed() {
         }
         flusher.write_all(&request(3, 0, 7, 0, 0)).expect("sent");
         assert_eq!(reply(&mut flusher, 7), 0);
-        // These writes are not flushed: the kill may lose them, but they must damage nothing.
+        // Writes without a flush: the kill may lose them, but they must damage nothing.
         for block in 0..64u64 {
             let bytes = vec![0xee; 4096];
             writer.write_all(&[request(1, 0, block, 32 << 20, 4096), bytes].concat()).expect("sent");

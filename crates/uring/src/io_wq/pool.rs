@@ -305,7 +305,7 @@ impl<S: Source> Submitter<S> {
         self.client.close(cancel);
     }
 
-    /// Waits until the committed item of a slot has ended; its result is delivered very soon after.
+    /// Waits until the committed item of a slot has ended. The worker delivers the result right after that.
     pub fn wait_for(&self, slot: u32) {
         self.client.wait_for(slot..slot + 1);
     }

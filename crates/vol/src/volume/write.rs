@@ -337,7 +337,7 @@ impl Volume {
             return Ok(self.pool.lock());
         }
         if guard.tree.units.aside() > 0 {
-            // These units are free and being discarded; they come back when the discard has ended.
+            // Free units are set aside while they are discarded. The end of the discard makes them available.
             return Ok(self.pool.wait(guard));
         }
         let _running = self.pool.beside.begin(Activity::FullPool);

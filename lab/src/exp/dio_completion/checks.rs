@@ -130,7 +130,7 @@ fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
 /// Checks that overwritten data reads back through another ring.
 fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, LabError> {
     let name = format!("{}: what is overwritten reads back ({file})", ARMS[arm].name);
-    // Of the devices only `ram` keeps data.
+    // `ram` is the only device of this experiment that keeps data.
     let point = overwrites(16).with("file", file).with("device", "ram");
     let subject = Subject::new(lab, &point, place)?;
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("the check `{name}` cannot run: {err}"));
