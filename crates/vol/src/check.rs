@@ -372,21 +372,22 @@ fn the_copy(found: &Copied) -> String {
     words
 }
 
-/// Adds findings about the copies of the superblock. If the pool was not closed, they are only notes: a crash may leave
-/// copies that are torn or belong to the previous checkpoint, and the next opening rewrites them.
+/// Adds findings about the copies of the superblock. If the pool was not closed, or its close was interrupted, they are
+/// only notes, because the next opening rewrites the copies.
 fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
+    let must_be_newest = copies::must_be_newest(io, sb);
     for at in sb.copies.into_iter().filter(|at| *at != 0) {
         let mut block: Block = [0; BLOCK];
         let words = match io.read(at, &mut block).map(|()| Superblock::decode_copy(&block, at, u64::MAX)) {
             Err(status) => format!("it cannot be read: {status}"),
             Ok(Err(damage)) => damage.to_string(),
             Ok(Ok(copy)) if copy.pool != sb.pool => Damage::Foreign.to_string(),
-            Ok(Ok(copy)) if copy.generation < sb.generation.saturating_sub(u64::from(!sb.clean)) => {
+            Ok(Ok(copy)) if copy.generation < sb.generation.saturating_sub(u64::from(!must_be_newest)) => {
                 format!("it is of checkpoint {} and the superblock of {}", copy.generation, sb.generation)
             }
             Ok(Ok(_)) => continue,
         };
-        if !sb.clean {
+        if !must_be_newest {
             report
                 .notes
                 .push(format!("the copy of the superblock at byte {at}: {words}. The next opening writes it anew"));
@@ -395,7 +396,7 @@ fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
         report.findings.push(Finding {
             kind: FindingKind::Superblock,
             place: Place { what: "copy of the superblock".into(), address: Some(at), ..Place::default() },
-            means: format!("{words}. The superblocks are intact; the copy is for when they are lost"),
+            means: format!("{words}. {}", copies::USE),
             repair: Some("Write it anew".into()),
         });
     }

@@ -1,14 +1,18 @@
-//! Copies of the superblock: the search for them on a device whose superblocks are both lost.
+//! Copies of the superblock: the search for them on a device whose superblocks are both lost, and whether the copies of
+//! an intact pool can be judged.
 //!
 //! Owns the search and its order. S4 of [`superblock`](mod@crate::format::superblock) says what a copy contains.
 //!
-//! Called by the check and by a rescue. An opening that may write never uses a copy in place of a superblock, because
-//! the superblocks may have been overwritten on purpose.
+//! Called by the check, by scrubs and by a rescue. An opening that may write never uses a copy in place of a
+//! superblock, because the superblocks may have been overwritten on purpose.
 
 use crate::device::block_io::BlockIo;
 use crate::format::block::Block;
 use crate::format::superblock::{COPY_GRID, LEAST_ON_GRID, Superblock, copy_places};
 use crate::format::{BLOCK, BLOCK_BYTES};
+
+/// End of a finding about a copy.
+pub(crate) const USE: &str = "The superblocks are intact; the copy is for when they are lost";
 
 /// A copy of the superblock, or a loose root, that was found.
 pub(crate) struct Copied {
@@ -18,6 +22,16 @@ pub(crate) struct Copied {
     pub(crate) others: bool,
     /// True for a [loose root](super::loose): some of the pages that it refers to may be missing.
     pub(crate) is_loose: bool,
+}
+
+/// Returns true if the copies must belong to `sb`, the newest superblock: the pool was closed, and nothing interrupted
+/// the close. A crash leaves copies that are torn or belong to the previous checkpoint; the next opening rewrites them.
+pub(crate) fn must_be_newest(io: &dyn BlockIo, sb: &Superblock) -> bool {
+    let other = sb.stand_by().slot();
+    let mut block: Block = [0; BLOCK];
+    let read = io.read(other, &mut block).ok();
+    let other = read.and_then(|()| Superblock::decode(&block, other, u64::MAX).ok());
+    other.is_some_and(|other| sb.close_is_complete(&other))
 }
 
 /// Finds the newest copy on a device whose superblocks are lost. Looks at the places for a pool of the device's size

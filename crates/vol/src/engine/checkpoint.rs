@@ -121,12 +121,18 @@ impl PoolInner {
         self.flush()
     }
 
-    /// Writes the second superblock of a state, and its copies. One flush makes them durable (S4 of `superblock`).
+    /// Writes the second superblock of a state, and its copies. The flush of the caller makes them durable (S4 of
+    /// `superblock`). If the state is that of a close, the copies are durable already before (S5 there).
     pub(crate) fn write_twin(&self, twin: &Superblock) -> Result<(), Status> {
         let mut block = [0; BLOCK];
         let address = twin.encode(&mut block);
         let copies = twin.encode_copies();
         let mut all: Vec<(u64, &[u8])> = copies.iter().map(|(at, block)| (*at, &block[..])).collect();
+        if twin.clean && !all.is_empty() {
+            self.io.write_many(&all)?;
+            self.flush()?;
+            all.clear();
+        }
         all.push((address, &block));
         self.io.write_many(&all)
     }

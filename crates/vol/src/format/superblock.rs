@@ -13,6 +13,8 @@
 //! - S4: the flush of a checkpoint's second superblock makes the checkpoint's copies durable too. So a copy belongs to
 //!   the newest checkpoint, or to the previous one as long as nothing depends on the newest alone (S3). Together with
 //!   the journal it has all that was acknowledged, like either superblock.
+//! - S5: a close makes the copies durable before its second superblock. So the copies of a pool whose
+//!   [close is complete](Superblock::close_is_complete) belong to this close, and any others are damage.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -499,6 +501,12 @@ impl Superblock {
     /// because the first checkpoint of the next opening, which may be the lost one, acknowledges nothing.
     pub fn stands_for_both(&self) -> bool {
         self.keeps_twins() || self.clean
+    }
+
+    /// Returns true if the close that wrote this superblock, the newest one, has written everything, given the
+    /// superblock in the other slot (S5).
+    pub fn close_is_complete(&self, other: &Superblock) -> bool {
+        self.clean && *other == self.stand_by()
     }
 
     /// Returns the address of the slot for this generation (S2).

@@ -239,6 +239,49 @@ fn a_close_that_failed_leaves_an_open_pool_or_a_degraded_one() {
     }
 }
 
+/// A crash in the middle of a close is no damage of the copies, whichever writes of the close have reached the device.
+#[test]
+fn a_close_that_was_interrupted_leaves_no_finding_about_copies() {
+    let about_copies = |findings: &[crate::finding::Finding]| {
+        findings.iter().filter(|finding| finding.place.what.starts_with("copy of the superblock")).count()
+    };
+    let mut interrupted = 0;
+    for step in 0.. {
+        let device = open_device("ram:size=16M").unwrap();
+        Pool::create(&device, &CreateOptions::default()).unwrap();
+        let (io, left) = (DeviceIo::new(&device).unwrap(), Arc::new(AtomicI64::new(-1)));
+        let io = Box::new(Once { io, left: left.clone(), before_write: BeforeWrite::default() });
+        let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
+        pool.create_volume("v", 8 << 20).unwrap();
+        left.store(step, Ordering::SeqCst);
+        let is_closed = pool.close().is_ok();
+        let look = || {
+            let checked = check_device(&device, &CheckOptions::default()).unwrap();
+            let pool = Pool::open(&device, &OpenOptions::default().read_only(true)).unwrap();
+            let scrubbed = pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+            (about_copies(&checked.findings), about_copies(&scrubbed.unwrap().findings))
+        };
+        assert_eq!(look(), (0, 0), "step {step}");
+        if is_closed {
+            // In a pool whose close is complete, an older copy is damage.
+            let io = DeviceIo::new(&device).unwrap();
+            let mut block = [0; 4096];
+            let slot = crate::format::SUPERBLOCKS.map(|at| {
+                io.read(at, &mut block).unwrap();
+                crate::superblock::Superblock::decode(&block, at, u64::MAX).unwrap()
+            });
+            let older = slot.iter().min_by_key(|sb| sb.generation).unwrap();
+            let copies = older.encode_copies();
+            let (at, block) = copies.first().expect("a pool of this size has copies");
+            io.write(*at, &block[..]).unwrap();
+            assert_eq!(look(), (1, 1), "a copy of the checkpoint before");
+            break;
+        }
+        interrupted += 1;
+    }
+    assert_eq!(interrupted, 10, "pages, root, flush, superblock, flush, two copies, flush, superblock, flush (S5)");
+}
+
 /// V25: the write of the list of losses is torn, after a checkpoint that failed at any step: the pool opens with what
 /// was durable.
 #[test]

@@ -8,6 +8,7 @@
 use sheave_base::status::Status;
 
 use super::{AT_ONCE, Run, Stop, place};
+use crate::device::copies::{self, USE};
 use crate::device::sweep::Sweep;
 use crate::engine::inner::PoolInner;
 use crate::finding::{Finding, FindingKind};
@@ -41,11 +42,10 @@ impl Run<'_> {
     /// Scrubs the copies of the superblock.
     fn copies(&mut self) -> Result<(), Stop> {
         let sb = self.superblock()?;
-        // A crash leaves copies that are torn, or that belong to another checkpoint than the superblock of the next
-        // opening. The first checkpoint of that opening rewrites them. An opening that writes no checkpoint cannot know
-        // which copies are bad, and skips them.
-        let is_theirs = sb.clean || self.pool.check_writable("looking at copies of the superblock").is_ok();
-        let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0 && is_theirs).collect();
+        // An opening that writes no checkpoint skips copies of which it cannot know whether they are bad.
+        let is_writable = self.pool.check_writable("looking at copies of the superblock").is_ok();
+        let is_known = is_writable || copies::must_be_newest(&*self.pool.io, &sb);
+        let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0 && is_known).collect();
         self.wait()?;
         if all.iter().any(|at| copy(self.pool, &sb, *at).is_some()) {
             let pool = self.pool;
@@ -63,14 +63,19 @@ impl Run<'_> {
                 };
                 state.bad_copies.insert(at);
                 drop(state);
+                let (failure, repair) = if is_writable {
+                    let failure = format!(" It was to be written anew, which failed: {status}.");
+                    (failure, "Close the pool: that is a checkpoint, which writes all copies anew")
+                } else {
+                    let repair = "Scrub the pool while it is open for writing, or let sheave pool check --repair write \
+                                  the copy anew";
+                    (String::new(), repair)
+                };
                 self.found(Finding {
                     kind: FindingKind::Superblock,
                     place: place("copy of the superblock", at),
-                    means: format!(
-                        "{words}. It was to be written anew, which failed: {status}. The superblocks are intact; the \
-                         copy is for when they are lost"
-                    ),
-                    repair: Some("Close the pool: that is a checkpoint, which writes all copies anew".into()),
+                    means: format!("{words}.{failure} {USE}"),
+                    repair: Some(repair.into()),
                 });
             }
         } else {
