@@ -2,7 +2,7 @@
 //!
 //! An owner that waits only for a wake-up sleeps on its state word, a futex, which costs one system call on each side.
 //! An owner that waits for I/O too, in a kernel ring or in an application's event loop, is woken by an eventfd, which
-//! it must read afterwards.
+//! it must read afterwards. An owner that never waits for I/O needs no eventfd ([`Parker::without_fd`]).
 //!
 //! Owns the protocol that loses no wake-up and makes no system call unless the owner sleeps. Does not own the queues:
 //! the owner checks them between announcing the sleep and sleeping.
@@ -91,8 +91,19 @@ impl Parker {
     /// # Errors
     /// When the process has no file descriptor left: raise `RLIMIT_NOFILE` or open fewer rings.
     pub fn new() -> io::Result<Self> {
-        let shared = ParkState { state: CachePadded::new(AtomicU32::new(AWAKE)), bell: Bell::new()? };
-        Ok(Self { shared: Arc::new(shared), prepared: false, owed: 0 })
+        Ok(Self::with_bell(Bell::new()?))
+    }
+
+    /// Makes a parker whose owner sleeps in [`park`](Self::park) only. Needs no file descriptor, and has no
+    /// [`fd`](Self::fd).
+    #[must_use]
+    pub fn without_fd() -> Self {
+        Self::with_bell(Bell::silent())
+    }
+
+    fn with_bell(bell: Bell) -> Self {
+        let shared = ParkState { state: CachePadded::new(AtomicU32::new(AWAKE)), bell };
+        Self { shared: Arc::new(shared), prepared: false, owed: 0 }
     }
 
     /// Returns a waker's side, for as many threads as need it.
@@ -103,6 +114,10 @@ impl Parker {
 
     /// Returns a descriptor that polls readable once the sleeper was woken, to be waited for together with I/O. For
     /// polling only: `cancel_sleep` reads it, and nothing else may.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the parker was made by [`without_fd`](Self::without_fd).
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.fd()
@@ -177,11 +192,11 @@ impl Parker {
         if state.swap(AWAKE, Ordering::Acquire) == NOTIFIED { Wake::Notified } else { Wake::TimedOut }
     }
 
-    /// Reads the eventfd and subtracts its rings from `owed`.
+    /// Reads the eventfd and subtracts its rings from `owed`. Without an eventfd no ring is to come.
     #[cold]
     fn silence(&mut self) {
         // The cast is safe: each ring is a system call, so their count stays below 2^63.
-        self.owed -= self.shared.bell.silence() as i64;
+        self.owed = self.shared.bell.silence().map_or(0, |rings| self.owed - rings as i64);
     }
 }
 

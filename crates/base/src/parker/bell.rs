@@ -21,31 +21,39 @@ use crate::sync::mesi;
 
 #[derive(Debug)]
 pub(super) struct Bell {
-    fd: OwnedFd,
+    /// `None` if the owner waits in `sleep_on` only.
+    fd: Option<OwnedFd>,
 }
 
 impl Bell {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Self { fd: Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?) })
+    }
+
+    /// Makes a bell that nobody waits for: its rings do nothing.
+    pub(super) fn silent() -> Self {
+        Self { fd: None }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("invariant: who waits for the descriptor has made the parker with one").as_fd()
     }
 
     /// Makes the descriptor readable.
     pub(super) fn ring(&self) {
-        // Fails only when 2^64 - 1 rings have added up: then the descriptor is readable anyway.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        if let Some(fd) = &self.fd {
+            // Fails only when 2^64 - 1 rings have added up: then the descriptor is readable anyway.
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
     }
 
-    /// Takes all rings so far and returns their number.
-    pub(super) fn silence(&self) -> u64 {
+    /// Takes all rings so far and returns their number. Returns `None` if there is no descriptor.
+    pub(super) fn silence(&self) -> Option<u64> {
         let mut rings = [0; 8];
-        match rustix::io::read(&self.fd, &mut rings) {
-            Ok(_) => u64::from_ne_bytes(rings),
+        match rustix::io::read(self.fd.as_ref()?, &mut rings) {
+            Ok(_) => Some(u64::from_ne_bytes(rings)),
             // Fails only if there is no ring.
-            Err(_) => 0,
+            Err(_) => Some(0),
         }
     }
 

@@ -51,6 +51,22 @@ fn the_end_of_a_sleep_silences_the_bell() {
 }
 
 #[test]
+fn a_parker_without_a_descriptor_is_woken_and_owes_nothing() {
+    let mut parker = Parker::without_fd();
+    for _ in 0..3 {
+        assert!(parker.prepare_sleep());
+        parker.unparker().unpark();
+        assert!(parker.cancel_sleep(), "the sleep ends notified");
+        assert_eq!(parker.owed, 0, "no ring is to come");
+        assert_eq!(parker.park(Some(Duration::from_millis(1))), Wake::TimedOut);
+    }
+    let unparker = parker.unparker();
+    let waker = thread::spawn(move || unparker.unpark());
+    assert_eq!(parker.park(None), Wake::Notified);
+    waker.join().expect("no panic");
+}
+
+#[test]
 fn an_unpark_while_awake_forbids_the_next_sleep() {
     let mut parker = Parker::new().expect("eventfd");
     parker.unparker().unpark();

@@ -244,7 +244,7 @@ impl<S: Source> Shared<S> {
         // The first worker of an account is exempt from the process's limit: without it no work of the account would
         // run.
         let counted = Counted::new(acct.counts().all() == 0)?;
-        let parker = Parker::new()?;
+        let parker = Parker::without_fd();
         let id = roster.next_id;
         roster.next_id += 1;
         let me = WorkerRef { id, unparker: parker.unparker(), seat: Arc::default() };

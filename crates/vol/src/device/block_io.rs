@@ -7,10 +7,14 @@
 //! - I2: the memory of an I/O outlives it: a call returns after all bios that it submitted have ended.
 //! - I3: when a [`DeviceIo`] is dropped, the block layer of the dropping thread is dropped at once. The block layer of
 //!   another thread is dropped at that thread's next call of any [`DeviceIo`], or at the thread's end.
+//! - I4: a thread without a block layer gets one even if the process has no file descriptor left: the spare ones are
+//!   given up for it. Otherwise the first flush of a new worker would fail, and lose writes, because something else in
+//!   the process has opened too many files.
 #![allow(unsafe_code)] // Bios take memory as addresses.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Weak};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sheave_base::buf::Buf;
 use sheave_base::clock::Clock;
@@ -87,6 +91,9 @@ const DEPTH: usize = 32;
 const LONGEST: usize = 1 << 20;
 /// Longest single discard, in bytes: a bio has 32 bits for the length, and this is a multiple of any block size.
 const LONGEST_DISCARD: u64 = 1 << 30;
+/// Number of spare descriptors (I4). A block layer takes two, for its kernel ring and its eventfd, and drivers of
+/// network storage one or two more for a connection.
+const SPARES: usize = 4;
 
 /// Block layer of one thread for one [`DeviceIo`].
 struct Slot {
@@ -116,6 +123,8 @@ pub struct DeviceIo {
     me: Arc<()>,
     /// Flags of the bios that flush the device.
     flush: u16,
+    /// Spare descriptors, which are closed when a block layer cannot be opened without them.
+    spares: Mutex<Vec<OwnedFd>>,
 }
 
 impl DeviceIo {
@@ -131,8 +140,9 @@ impl DeviceIo {
     }
 
     fn with_flushes(device: &Device, flush: u16) -> Result<DeviceIo, DeviceError> {
-        let io = DeviceIo { device: device.clone(), me: Arc::new(()), flush };
+        let io = DeviceIo { device: device.clone(), me: Arc::new(()), flush, spares: Mutex::default() };
         let slot = io.open()?;
+        fill(&mut io.spares.lock().unwrap_or_else(PoisonError::into_inner));
         // Fails only while the thread ends and its list is gone. Then each I/O opens the device anew.
         let _ = SLOTS.try_with(|slots| slots.borrow_mut().push(slot));
         Ok(io)
@@ -158,8 +168,20 @@ impl DeviceIo {
         });
         match found {
             Ok(Some(slot)) => Ok(slot),
-            _ => self.open().map_err(|_| Status::NoMem),
+            _ => self.open_for_thread(),
         }
+    }
+
+    /// Opens a block layer for a thread that has none, with the spare descriptors if it must be (I4).
+    #[cold]
+    fn open_for_thread(&self) -> Result<Slot, Status> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.open().or_else(|_| {
+            spares.clear();
+            self.open()
+        });
+        fill(&mut spares);
+        slot.map_err(|_| Status::NoMem)
     }
 
     /// Does all transfers. Returns the first error after all submitted ones have ended (I2).
@@ -221,6 +243,13 @@ impl DeviceIo {
             _ => Err(Status::IoErr),
         }
     }
+}
+
+/// Opens spare descriptors until there are [`SPARES`], or until the process can have no more. The next thread that
+/// opens a block layer then tries again.
+fn fill(spares: &mut Vec<OwnedFd>) {
+    let open = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+    spares.extend(std::iter::from_fn(open).take(SPARES - spares.len()));
 }
 
 /// Cuts a buffer into transfers.
