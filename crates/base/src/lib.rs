@@ -14,6 +14,7 @@
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor that a kernel ring can wait for |
 //! | [`switches`] | the number of times that a thread has given up its CPU to wait |
 //! | [`wake_count`] | the number of results after which a sleeping owner is woken |
+//! | [`zeroes`] | the search for bytes that are not zero |
 //! | [`panics`] | dropping the payload of a caught panic |
 //! | [`peer`] | the process at the other end of a unix socket |
 //! | [`prefetch`] | a hint that memory will be read soon |
@@ -73,6 +74,7 @@ pub mod trace;
 pub mod units;
 pub mod wait;
 pub mod wake_count;
+pub mod zeroes;
 
 #[cfg(all(test, any(shuttle, loom)))]
 mod model;

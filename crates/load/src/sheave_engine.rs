@@ -18,7 +18,7 @@ use crate::error::LoadError;
 use crate::looper::{Driven, Looper, Until};
 use crate::pace::Pace;
 use crate::pattern::Pattern;
-use crate::verify::block;
+use crate::verify::{Checked, Checker, Pass, block};
 
 /// Largest number of bios of a ring.
 const MAX_BIOS: u32 = 65_536;
@@ -152,6 +152,12 @@ fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
 impl Driven for SheaveEngine {
     fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         looper.turns(pattern, until, pace)
+    }
+}
+
+impl Checked for SheaveEngine {
+    fn pass(checker: &mut Checker<Self>, pass: Pass, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        checker.pass(pass, until, pace)
     }
 }
 

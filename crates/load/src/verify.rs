@@ -12,5 +12,5 @@ pub mod checker;
 pub mod generations;
 pub mod wrong;
 
-pub use checker::{Checker, Tally};
+pub use checker::{Checked, Checker, Pass, Tally};
 pub use wrong::Wrong;

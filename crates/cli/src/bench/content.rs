@@ -17,6 +17,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, SeekFrom};
+use sheave_base::zeroes::is_zero;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place;
 use sheave_drivers::spec;
@@ -171,7 +172,7 @@ fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
         want = want.max(more);
         (start, window) = (pos, read(file, pos, want)?);
         if window.len() < more {
-            return Ok((window.iter().any(|&byte| byte != 0)).then_some(pos));
+            return Ok((!is_zero(&window)).then_some(pos));
         }
     }
     Ok(None)

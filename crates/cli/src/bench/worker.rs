@@ -19,13 +19,12 @@ use sheave_daemon::failure::Failure;
 use sheave_drivers::ram::RamMemory;
 use sheave_load::LoadError;
 use sheave_load::cpu::{self, CpuMeter, Spent, Watch};
-use sheave_load::engine::Engine;
 use sheave_load::live::Counts;
 use sheave_load::looper::{Driven, IoError, Looper, Until};
 use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::verify::checker::Task;
-use sheave_load::verify::{Checker, Tally, Wrong};
+use sheave_load::verify::{Checked, Checker, Tally, Wrong};
 
 use crate::bench::board::{Board, Goal, Phase};
 use crate::bench::compare::{self, Arena, Comparison};
@@ -167,7 +166,7 @@ impl Crew {
 
 /// Runs the body of a thread. The caller passes `_alive` because the progress display runs until all threads have
 /// dropped theirs.
-pub fn work<E: Driven>(
+pub fn work<E: Driven + Checked>(
     crew: &Crew,
     index: u32,
     make: impl FnOnce() -> Result<E, LoadError>,
@@ -245,7 +244,7 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
 }
 
 /// Writes the range if the run reads, runs, and reads back if the run wrote. Every block is verified.
-fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
+fn verified<E: Checked>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;
     let part = plan.part(crew.range, index);
@@ -295,7 +294,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     Ok(harvest(checker, counts))
 }
 
-fn harvest<E: Engine>(checker: Checker<E>, run: Counts) -> Harvest {
+fn harvest<E: Checked>(checker: Checker<E>, run: Counts) -> Harvest {
     let (tally, errors) = (checker.tally(), checker.counts().errors);
     let (first_error, wrong) = checker.into_findings();
     Harvest { counts: Counts { errors, ..run }, first_error, tally, wrong, comparison: None }

@@ -13,6 +13,7 @@ use std::path::Path;
 use rustix::fs::SeekFrom;
 
 use sheave::{Buf, Device, Ring, op};
+use sheave_base::zeroes::first_nonzero;
 use sheave_daemon::failure::Failure;
 use sheave_vol::block;
 use sheave_vol::format::{BLOCK, kind};
@@ -137,7 +138,7 @@ fn next_data(file: &File, at: u64, size: u64) -> std::io::Result<Option<Range<u6
 
 /// Describes bytes at `start`, far from the start of a device. Returns `None` if all of them are zero.
 fn name_far(start: u64, bytes: &[u8], size: u64) -> Option<String> {
-    let at = start + bytes.iter().position(|byte| *byte != 0)? as u64;
+    let at = start + first_nonzero(bytes)? as u64;
     const RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
     const GPT: &[u8] = b"EFI PART";
     let aligned = |back: u64, to: u64| size.checked_sub(back).map(|at| at / to * to);
@@ -171,7 +172,7 @@ fn head_of(path: &Path) -> std::io::Result<Vec<u8>> {
 
 /// Describes the contents of a device from its first bytes. Returns `None` if all of them are zero.
 fn name(bytes: &[u8]) -> Option<String> {
-    let at = bytes.iter().position(|byte| *byte != 0)?;
+    let at = first_nonzero(bytes)?;
     Some(known(bytes).unwrap_or_else(|| format!("data: byte {at} is not zero")))
 }
 

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use sheave::Device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
+use sheave_base::zeroes::is_zero;
 use sheave_vol::{Pool, Purpose};
 
 use super::interim::Interim;
@@ -304,12 +305,6 @@ fn split(bytes: &[u8]) -> Vec<Run> {
         }
     }
     runs
-}
-
-fn is_zero(block: &[u8]) -> bool {
-    // Most blocks of data differ from zero in the first byte already.
-    block.first().is_none_or(|first| *first == 0)
-        && block.chunks(128).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
 /// A lane holds whole grains, so `put` can pad a read of any length within its lane.

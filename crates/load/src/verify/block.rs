@@ -16,6 +16,7 @@
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use sheave_base::rng::Rng;
+use sheave_base::zeroes::is_zero;
 
 /// Length of the smallest block that has room for all fields.
 pub const MIN_LEN: usize = 512;
@@ -90,7 +91,7 @@ pub fn check(block: &[u8], expected: Identity) -> Result<(), Finding> {
 #[cold]
 fn diagnose(block: &[u8], expected: Identity, says: Option<Identity>, whole: bool) -> Finding {
     let Some(says) = says else {
-        return if block.iter().all(|&byte| byte == 0) { Finding::Zeroes } else { Finding::Foreign };
+        return if is_zero(block) { Finding::Zeroes } else { Finding::Foreign };
     };
     match says {
         _ if !whole => {
@@ -146,7 +147,7 @@ const PLAIN: usize = 251;
 
 fn is_plain(sector: &[u8]) -> bool {
     let follows = |pair: &[u8]| usize::from(pair[1]) == usize::from(pair[0]) % PLAIN + 1;
-    sector.iter().all(|&byte| byte == 0) || ((1..=PLAIN).contains(&sector[0].into()) && sector.windows(2).all(follows))
+    is_zero(sector) || ((1..=PLAIN).contains(&sector[0].into()) && sector.windows(2).all(follows))
 }
 
 /// Classifies the beginning of `bytes`. A verified run leaves sealed blocks. Any other run leaves plain sectors, also

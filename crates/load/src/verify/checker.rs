@@ -101,6 +101,56 @@ pub struct Task {
     pub lane: Arc<Lane>,
 }
 
+/// A pass of a checker over its blocks.
+#[derive(Clone, Copy, Debug)]
+pub enum Pass {
+    /// Write every block once.
+    Fill,
+    /// Do the work of the run, and check every read.
+    Work,
+    /// Read every block whose content is known.
+    ReadBack,
+}
+
+/// An engine whose checked loop is compiled in its own crate, for the reason that [`Driven`](crate::Driven) gives.
+pub trait Checked: Engine + Sized {
+    /// Runs [`Checker::pass`], compiled in the engine's crate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the engine cannot go on. Failed I/Os and wrong blocks are only recorded.
+    fn pass(checker: &mut Checker<Self>, pass: Pass, until: &Until, pace: &mut Pace) -> Result<(), LoadError>;
+}
+
+impl<E: Checked> Checker<E> {
+    /// Writes every block once.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the engine cannot go on. Failed I/Os and wrong blocks are only recorded.
+    pub fn fill(&mut self, until: &Until) -> Result<(), LoadError> {
+        E::pass(self, Pass::Fill, until, &mut Pace::Unlimited)
+    }
+
+    /// Does the work of the run, and checks every read.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the engine cannot go on. Failed I/Os and wrong blocks are only recorded.
+    pub fn work(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        E::pass(self, Pass::Work, until, pace)
+    }
+
+    /// Reads every block whose content is known.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the engine cannot go on. Failed I/Os and wrong blocks are only recorded.
+    pub fn read_back(&mut self, until: &Until) -> Result<(), LoadError> {
+        E::pass(self, Pass::ReadBack, until, &mut Pace::Unlimited)
+    }
+}
+
 impl<E: Engine> Checker<E> {
     /// Makes a checker over blocks that this run has not written.
     pub fn new(engine: E, task: Task) -> Result<Self, LoadError> {
@@ -126,10 +176,23 @@ impl<E: Engine> Checker<E> {
         })
     }
 
-    /// Writes every block once.
-    pub fn fill(&mut self, until: &Until) -> Result<(), LoadError> {
+    /// Does a pass. The program calls [`Checker::fill`] and the like instead, which are compiled in the engine's crate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the engine cannot go on. Failed I/Os and wrong blocks are only recorded.
+    #[inline]
+    pub fn pass(&mut self, pass: Pass, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        match pass {
+            Pass::Fill => self.fill_pass(until, pace),
+            Pass::Work => self.work_pass(until, pace),
+            Pass::ReadBack => self.read_back_pass(until, pace),
+        }
+    }
+
+    fn fill_pass(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         let (mut next, blocks) = (0, self.pattern.blocks());
-        self.phase("the fill", until, &mut Pace::Unlimited, |_, _| {
+        self.phase("the fill", until, pace, |_, _| {
             next += 1;
             if next <= blocks { Next::Io(Step { block: next - 1, write: true }) } else { Next::End }
         })?;
@@ -137,8 +200,7 @@ impl<E: Engine> Checker<E> {
         Ok(())
     }
 
-    /// Does the work of the run, and checks every read.
-    pub fn work(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+    fn work_pass(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         // All tries fail only if nearly all blocks of a small device are in flight.
         const TRIES: u32 = 64;
         self.phase("a read of the run", until, pace, |map, pattern| {
@@ -152,10 +214,9 @@ impl<E: Engine> Checker<E> {
         })
     }
 
-    /// Reads every block whose content is known.
-    pub fn read_back(&mut self, until: &Until) -> Result<(), LoadError> {
+    fn read_back_pass(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         let (mut next, blocks, before) = (0, self.pattern.blocks(), self.tally.checked);
-        self.phase("the final read back", until, &mut Pace::Unlimited, |map, _| {
+        self.phase("the final read back", until, pace, |map, _| {
             while next < blocks {
                 next += 1;
                 if matches!(map.holds(next - 1), Holds::Generation(_)) {
@@ -364,6 +425,12 @@ mod tests {
             };
             self.bytes[place..place + len].copy_from_slice(&self.buffers[slot as usize][..len]);
             if fault == Fault::Fail { -5 } else { BS as i32 }
+        }
+    }
+
+    impl Checked for Memory {
+        fn pass(checker: &mut Checker<Self>, pass: Pass, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+            checker.pass(pass, until, pace)
         }
     }
 
