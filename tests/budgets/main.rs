@@ -15,7 +15,6 @@ mod interfaces;
 mod system_calls;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use sheave_testkit::hot_loop::Profile;
 
@@ -32,7 +31,7 @@ fn skip_here() -> bool {
 fn build(profile: Profile) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     for words in profile.builds() {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = sheave_testkit::cargo::cargo();
         command.args(words).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
         command.env_remove("RUSTC_WORKSPACE_WRAPPER"); // that of the tests is not the compiler of a release
         let output = command.output().expect("cargo starts");

@@ -4,8 +4,9 @@
 //! ([`install`]), the skips of tests that cannot run here ([`skip()`]), the seeds of a randomized test ([`seeds`]), the
 //! form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are counted
 //! ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a system call
-//! ([`seccomp::forbid`]), signals to processes ([`process`]), and, each behind a feature of its name, `certificates`
-//! for tests of TLS, a `ceph` cluster of one node, and a `systemd` in namespaces.
+//! ([`seccomp::forbid`]), signals to processes ([`process`]), the start of cargo ([`cargo()`](cargo::cargo)), and, each
+//! behind a feature of its name, `certificates` for tests of TLS, a `ceph` cluster of one node, and a `systemd` in
+//! namespaces.
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -17,6 +18,7 @@
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
 pub mod allocations;
+pub mod cargo;
 #[cfg(feature = "ceph")]
 pub mod ceph;
 #[cfg(feature = "certificates")]

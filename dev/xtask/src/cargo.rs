@@ -16,11 +16,8 @@ use crate::workspace;
 
 /// Makes a cargo command that runs in the root of the repository.
 pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = sheave_testkit::cargo::cargo();
     command.args(args).current_dir(workspace::root()).env(SKIP_LOG_ENV, workspace::skip_log());
-    // Cargo sets this variable for xtask. Crates whose build depends on it would be rebuilt whenever the caller
-    // changes.
-    command.env_remove("CARGO_MANIFEST_DIR");
     // These builds are made from scratch; an incremental build would write 10 GB and take longer.
     command.env("CARGO_INCREMENTAL", "0");
     command
