@@ -599,6 +599,8 @@ impl Drop for NbdQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use sheave::{Fd, Ring, op};
     use sheave_nbd::handshake::Mode;
 
@@ -656,16 +658,21 @@ mod tests {
             ring.push(op::read(fd, filled(4096, 0xee))).expect("room");
             assert_eq!(results(&mut ring, 1), [(0, 4096)], "by the first connection");
             server.state().away = true;
+            let before = Instant::now();
             assert!(load(&server, &mut ring, fd) >= 1, "the second is refused");
             assert!(device.notices().iter().any(|text| text.contains("goes with 1 connections")));
             server.state().away = false;
+            let refused = server.state().connections;
             if lost {
                 server.state().hang_up();
                 assert!(load(&server, &mut ring, fd) >= 2, "when the first is made again");
             } else {
-                assert_eq!(load(&server, &mut ring, fd), 0, "not at once");
+                let at_once = load(&server, &mut ring, fd);
+                // On a machine that is busy enough, this load ends when another try is due, and makes the connection.
+                assert!(at_once == 0 || before.elapsed() >= ANOTHER_PAUSE, "not at once: {at_once}");
                 std::thread::sleep(ANOTHER_PAUSE);
-                assert!(load(&server, &mut ring, fd) >= 1, "after a while");
+                load(&server, &mut ring, fd);
+                assert!(server.state().connections > refused, "after a while");
             }
         }
     }

@@ -256,12 +256,11 @@ fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
         ring.push(op::write(fd, filled(256 << 10, 2)).offset(at * (256 << 10)).user_data(2)).expect("room");
     }
     // Once a read is answered, a connection to the new server exists.
-    let mut reads = 0..100;
+    let mut pauses = (1..=100).map(|number| Duration::from_millis(5 * number));
     while server.state().requests == before {
-        reads.next().expect("a second connection is made");
         ring.push(op::read(fd, filled(BLOCK, 0)).user_data(3)).expect("room");
         ring.submit().expect("submitted");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(pauses.next().expect("a second connection is made"));
     }
     ring.push(op::fsync(fd).user_data(1)).expect("room");
     let flushed = loop {

@@ -229,7 +229,7 @@ fn resized(ceph: &Ceph) {
         ceph.rbd(&[&["resize", "--size", &format!("{mib}M"), "resized"], shrink].concat());
         let from = Instant::now();
         while device.size_bytes() != mib * MIB {
-            assert!(from.elapsed() < Duration::from_secs(10), "{} and not {mib} MiB", device.size_bytes());
+            assert!(from.elapsed() < Duration::from_secs(30), "{} and not {mib} MiB", device.size_bytes());
             std::thread::sleep(Duration::from_millis(5));
         }
         for (at, res) in [(mib * MIB - 4096, 4096), (mib * MIB, -libc::ENOSPC)] {
@@ -402,11 +402,10 @@ fn silent_cluster(ceph: &Ceph) {
     ring.submit().expect("submitted");
     let _ = ring.wait(8, Some(Duration::from_secs(1)));
     assert!(ring.pop().is_none() && from.elapsed() >= Duration::from_secs(1), "nothing has ended");
-    let told = device.notices();
-    assert!(
-        told.iter().any(|text| text.contains("has not answered for 300ms") && text.contains("ceph -s")),
-        "{told:?}"
-    );
+    while !device.notices().iter().any(|text| text.contains("has not answered for 300ms") && text.contains("ceph -s")) {
+        assert!(from.elapsed() < Duration::from_secs(30), "{:?}", device.notices());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     drop(stopped);
     let ended = results(&mut ring, 8);
     assert!(ended.iter().all(|&(_, res)| res == 4096), "{ended:?}");
@@ -450,6 +449,11 @@ fn dropped_while_silent(ceph: &Ceph) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_secs(1));
+            // The thread that tells may be late on a busy machine.
+            let is_told = || device.notices().iter().any(|text| text.contains("has not answered for 200ms"));
+            while !is_told() && from.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             drop(stopped);
         });
         drop(ring);

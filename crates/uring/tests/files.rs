@@ -274,7 +274,7 @@ impl File for Held {
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
-        let give_up = Instant::now() + Duration::from_secs(5);
+        let give_up = Instant::now() + Duration::from_secs(30);
         while done.pos == 2 << 13 && !self.let_go.load(Ordering::Acquire) && Instant::now() < give_up {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -155,18 +155,26 @@ fn a_write_is_in_the_file_without_another_call_also_while_the_worker_naps() {
 fn an_idle_ring_and_its_worker_use_no_cpu_after_a_flood() {
     let wq = on_this_cpu().build().expect("a pool");
     flood(&wq, 4 << 10);
-    std::thread::sleep(Duration::from_millis(20));
     let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let before = cpu();
-    std::thread::sleep(Duration::from_millis(300));
-    let after = cpu();
-    let used = (after.tv_sec - before.tv_sec) * 1_000_000 + (after.tv_nsec - before.tv_nsec) / 1000;
-    assert!(used < 1000, "{used} us of CPU time in 300 ms of nothing");
+    let limit = Instant::now() + Duration::from_secs(30);
+    loop {
+        let before = cpu();
+        std::thread::sleep(Duration::from_millis(300));
+        let after = cpu();
+        let used = (after.tv_sec - before.tv_sec) * 1_000_000 + (after.tv_nsec - before.tv_nsec) / 1000;
+        // At first the worker naps, on a busy machine for longer. Other tests of this process may run, too.
+        if used < 1000 {
+            break;
+        }
+        assert!(Instant::now() < limit, "{used} us of CPU time in 300 ms of nothing");
+    }
 }
 
 #[test]
 fn dropped_ring_with_deferred_wake_up_does_not_stall_pool() {
-    let wq = on_this_cpu().build().expect("a pool");
+    // Longer than any test.
+    let idle = Duration::from_secs(60);
+    let wq = on_this_cpu().idle_timeout(idle).build().expect("a pool");
     let device = open_device("ram:size=1M").expect("a device");
     let mut other = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
     let fd = other.attach(&device).expect("attached");
@@ -191,5 +199,5 @@ fn dropped_ring_with_deferred_wake_up_does_not_stall_pool() {
     // Drops both rings and the pool while a wake-up is deferred: the drop must not wait for a worker's idle timeout.
     let start = Instant::now();
     drop((last, other, wq));
-    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert!(start.elapsed() < idle / 2, "{:?}", start.elapsed());
 }

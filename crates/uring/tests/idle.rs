@@ -100,11 +100,17 @@ fn waiting_for_a_message_with_and_without_a_limit() {
     let mut ring = Ring::builder().build().unwrap();
     let handle = ring.handle();
     check("time limit", || assert_eq!(ring.wait(1, Some(WAIT)), Waited::TimedOut));
+    // The time runs from the start of the wait, whenever the threads run.
+    let (tell, told) = std::sync::mpsc::channel();
     let sender = std::thread::spawn(move || {
+        told.recv().unwrap();
         std::thread::sleep(WAIT + Duration::from_millis(20));
         handle.send(0, 0).unwrap();
     });
-    check("message", || assert_eq!(ring.wait(1, None), Waited::Ready(1)));
+    check("message", || {
+        tell.send(()).unwrap();
+        assert_eq!(ring.wait(1, None), Waited::Ready(1));
+    });
     sender.join().unwrap();
 }
 

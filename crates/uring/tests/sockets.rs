@@ -59,14 +59,22 @@ fn a_chain_goes_on_as_soon_as_a_member_has_ended_whatever_else_the_wait_is_for()
     });
     let Ok(true) = ready else { return sheave_testkit::skip("no io_uring here, or too old a kernel") };
     let fd = ring.attach(&device).expect("attached");
-    for at in 0..READS {
-        let read = prep::read(fd, Buf::zeroed(4096, 4096).expect("memory")).offset(at % 256 * 4096);
-        ring.push(if at + 1 < READS { read.link() } else { read }).expect("room");
+    let mut chain = || {
+        for at in 0..READS {
+            let read = prep::read(fd, Buf::zeroed(4096, 4096).expect("memory")).offset(at % 256 * 4096);
+            ring.push(if at + 1 < READS { read.link() } else { read }).expect("room");
+        }
+        let from = Instant::now();
+        ring.submit_and_wait(READS as u32).expect("submitted");
+        assert_eq!(ring.completions().filter(|cqe| cqe.res == 4096).count() as u64, READS);
+        from.elapsed()
+    };
+    // On a busy machine a chain may take as long as if it had waited. Such a chain is repeated.
+    let mut took = Vec::new();
+    while took.last().is_none_or(|last| *last >= GATHER * READS as u32 / 4) {
+        assert!(took.len() < 10, "{took:?} for {READS} reads");
+        took.push(chain());
     }
-    let from = Instant::now();
-    ring.submit_and_wait(READS as u32).expect("submitted");
-    assert_eq!(ring.completions().filter(|cqe| cqe.res == 4096).count() as u64, READS);
-    assert!(from.elapsed() < GATHER * READS as u32 / 4, "{:?} for {READS} reads", from.elapsed());
 }
 
 #[test]

@@ -15,6 +15,8 @@ use crate::support::{Puppet, buf, nop, push, reaped, ring, rw};
 
 /// Long enough to tell waiting from returning, even on a busy machine.
 const LATENCY: Duration = Duration::from_millis(30);
+/// Time for tries, of which one has to succeed.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn spec(complete: &str) -> Device {
     open_device(&format!("null:size=1M,latency={}ms,complete={complete}", LATENCY.as_millis())).unwrap()
@@ -213,8 +215,10 @@ fn a_ring_that_waits_for_several_sleeps_until_another_thread_has_completed_them(
 fn a_chain_goes_on_while_its_ring_waits_for_several() {
     let memory = buf(512);
     let addr = memory.as_ptr() as u64;
-    let mut took = Duration::MAX;
-    for _ in 0..20 {
+    // On a busy machine any of the wake-ups may come late, so there are many tries.
+    let (mut took, begun) = (Duration::MAX, Instant::now());
+    while took >= Duration::from_millis(15) {
+        assert!(begun.elapsed() < PATIENCE, "its second read has waited for the end of the third: {took:?}");
         let mut ring = Ring::builder().entries(16).spin(Duration::ZERO).build().unwrap();
         let [soon, late] = ["1ms", "9ms"].map(|latency| {
             ring.attach(&open_device(&format!("null:size=1M,latency={latency},complete=thread")).unwrap()).unwrap()
@@ -226,7 +230,6 @@ fn a_chain_goes_on_while_its_ring_waits_for_several() {
         took = took.min(start.elapsed());
         assert_eq!(reaped(&mut ring).len(), 3);
     }
-    assert!(took < Duration::from_millis(15), "its second read has waited for the end of the third: {took:?}");
 }
 
 /// A file whose writes complete on a worker.
@@ -277,15 +280,22 @@ fn a_polled_ring_is_awake_when_its_device_has_something_soon_and_asleep_before()
         let mut ring = Ring::builder().entries(8).polled(polled).build().unwrap();
         let fd = ring.attach(&open_device(&format!("null:size=1M,latency={latency}")).unwrap()).unwrap();
         let mut memory = Some(buf(512));
-        let before = sleeps();
-        for _ in 0..READS {
-            ring.push(prep::read(fd, memory.take().unwrap())).unwrap();
-            ring.submit_and_wait(1).unwrap();
-            memory = ring.pop().unwrap().into_buf();
+        let least = if most < READS { 0 } else { READS / 2 + 1 };
+        // A thread that loses its CPU is late for its device, and so sleeps more often, or less. There are more tries.
+        let begun = Instant::now();
+        loop {
+            let before = sleeps();
+            for _ in 0..READS {
+                ring.push(prep::read(fd, memory.take().unwrap())).unwrap();
+                ring.submit_and_wait(1).unwrap();
+                memory = ring.pop().unwrap().into_buf();
+            }
+            let slept = sleeps() - before;
+            if (least..=most).contains(&slept) {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "polled {polled}, {latency}: {slept} sleeps in {READS} waits");
         }
-        let slept = sleeps() - before;
-        assert!(slept <= most, "polled {polled}, {latency}: {slept} sleeps in {READS} waits");
-        assert!(most < READS || slept > READS / 2, "polled {polled}, {latency}: {slept} sleeps in {READS} waits");
     }
 }
 
@@ -297,17 +307,23 @@ fn the_timer_slack_of_its_thread_does_not_make_a_ring_late() {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(SLACK.as_nanos() as u64)).unwrap();
     let mut ring = Ring::builder().entries(8).build().unwrap();
     let fd = ring.attach(&open_device("null:size=1M,latency=3ms").unwrap()).unwrap();
-    let mut times: Vec<Duration> = (0..40)
-        .map(|_| {
-            let start = Instant::now();
-            ring.push(prep::read(fd, buf(512))).unwrap();
-            ring.submit_and_wait(1).unwrap();
-            assert_eq!(ring.completions().count(), 1);
-            start.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    assert!(times[0] >= LATENCY, "{times:?}: never early");
-    assert!(times[times.len() / 3] < LATENCY + SLACK * 7 / 10, "{times:?}");
+    // On a busy machine more than two thirds of the reads may be late. There are more tries.
+    for tries in 1.. {
+        let mut times: Vec<Duration> = (0..40)
+            .map(|_| {
+                let start = Instant::now();
+                ring.push(prep::read(fd, buf(512))).unwrap();
+                ring.submit_and_wait(1).unwrap();
+                assert_eq!(ring.completions().count(), 1);
+                start.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        assert!(times[0] >= LATENCY, "{times:?}: never early");
+        if times[times.len() / 3] < LATENCY + SLACK * 7 / 10 {
+            break;
+        }
+        assert!(tries < 20, "{times:?}");
+    }
     assert_eq!(rustix::thread::current_timer_slack(), Ok(SLACK.as_nanos() as u64), "it is the thread's own");
 }

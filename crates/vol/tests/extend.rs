@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{User, format, open, pattern};
 use sheave_base::status::Status;
@@ -383,11 +383,22 @@ fn what_is_under_way_keeps_its_unit(give_up: bool, blocks: u64, hole: impl Fn(&P
                 }
             }
         });
-        nap();
-        assert!(!giver.is_finished(), "it waits for what is under way");
+        let begun = Instant::now();
+        let until = |what: &str, is: &dyn Fn() -> bool| {
+            while !is() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until("it waits for what is under way", &|| !user.volume.holders().is_empty());
         asked.store(give_up, Ordering::SeqCst);
-        nap();
-        assert_eq!(giver.is_finished(), give_up);
+        match give_up {
+            true => until("it gives up", &|| giver.is_finished()),
+            false => {
+                nap();
+                assert!(!giver.is_finished(), "it waits for what is under way");
+            }
+        }
         user.end(first).expect("ends");
         assert_eq!(size(&user), unit + 10 * BLOCK);
         let holes = scope.spawn(|| hole(&pool, &User::new(pool.open_volume("v").expect("is there"))));

@@ -139,6 +139,12 @@ impl Ceph {
 
 impl Drop for Ceph {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for name in ["ceph-mon", "ceph-osd"] {
+                let said = fs::read_to_string(self.dir.path().join(format!("{name}.log"))).unwrap_or_default();
+                eprintln!("{name} of the failed test said:\n{said}");
+            }
+        }
         for daemon in [&mut self.osd, &mut self.monitor] {
             let _ = daemon.kill();
             let _ = daemon.wait();
@@ -207,9 +213,11 @@ fn uuid() -> String {
 fn configuration(dir: &Path, fsid: &str, port: u16, store: Store) -> String {
     let dir = dir.display();
     let store = match store {
-        Store::Memory => {
-            "osd objectstore = memstore\nmemstore page set = true\nmemstore device bytes = 4294967296".to_owned()
-        }
+        // The read lease of a placement group is 0.8 of the grace. An OSD that was stopped for longer than that can
+        // leave requests waiting for ever, because no second OSD renews the lease.
+        Store::Memory => "osd objectstore = memstore\nmemstore page set = true\nmemstore device bytes = 4294967296\n\
+             osd heartbeat grace = 600"
+            .to_owned(),
         Store::Blue(bytes) => format!(
             "osd objectstore = bluestore\nbluestore block create = true\nbluestore block size = {bytes}\n\
              bluestore fsck on mount = false"

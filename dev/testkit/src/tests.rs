@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::install::{Installer, Outcome};
+use crate::process::wait_until_working;
 use crate::seed::range;
 use crate::skip::{means_ci, tell};
 use crate::tools::{TOOLS, Tool, Verdict, find_in, verdict};
@@ -197,6 +199,24 @@ fn a_skip_reaches_the_screen_and_the_log() {
     tell("SKIPPED: no log, no failure\n", &mut screen, Some(Path::new("/nonexistent/skips")));
     assert_eq!(fs::read_to_string(&log).expect("log"), "SKIPPED: a\nSKIPPED: b\n");
     assert_eq!(screen.split(|&byte| byte == b'\n').count(), 4);
+}
+
+#[test]
+fn a_process_works_once_it_catches_the_signal_and_has_used_its_cpu_time() {
+    let mut child = Command::new("sh").args(["-c", "trap : INT; while :; do :; done"]).spawn().expect("a shell");
+    wait_until_working(child.id(), Duration::from_millis(100));
+    let ended = child.try_wait().expect("asked");
+    child.kill().expect("killed");
+    child.wait().expect("waited for");
+    assert!(ended.is_none(), "{ended:?}");
+    let mut idle = Command::new("sleep").arg("60").spawn().expect("it runs");
+    let id = idle.id();
+    let waits = std::thread::spawn(move || wait_until_working(id, Duration::ZERO));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waits.is_finished(), "it catches nothing");
+    idle.kill().expect("killed");
+    assert!(waits.join().is_err(), "it has ended");
+    idle.wait().expect("waited for");
 }
 
 #[test]

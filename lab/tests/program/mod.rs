@@ -126,7 +126,7 @@ fn one_arm_runs_by_itself_as_many_ios_as_asked() {
 fn ctrl_c_ends_it_with_what_there_is() {
     let mut command = lab("all --rounds 1000 --turn 20ms --sweep none --instructions off --json");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
-    std::thread::sleep(Duration::from_secs(2));
+    sheave_testkit::process::wait_until_working(child.id(), Duration::from_secs(1));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
     let said = Said::of(child.wait_with_output().expect("it ends"));

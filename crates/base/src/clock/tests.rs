@@ -34,15 +34,20 @@ fn spans_are_never_negative() {
 fn the_real_clock_goes_forward_at_the_rate_of_the_system() {
     let clock = Clock::real();
     println!("coarse stamps from the cycle counter: {}", clock.is_cycle_counter());
-    let (coarse, precise, cycles) = (clock.coarse(), clock.precise(), clock.cycles());
+    // The test may be interrupted between two readings. Precise readings before and after each pair of the others bound
+    // the time between the pairs.
+    let readings = || {
+        let before = clock.precise();
+        let (coarse, cycles) = (clock.coarse(), clock.cycles());
+        (before, coarse, cycles, clock.precise())
+    };
+    let first = readings();
     std::thread::sleep(Duration::from_millis(20));
-    let coarse_ns = clock.coarse().ns_since(coarse);
-    let precise_ns = clock.precise().ns_since(precise);
-    let cycles_ns = clock.cycles_to_ns(clock.cycles() - cycles);
-    assert!(precise_ns >= 20_000_000);
-    // Generous, because the test may be interrupted between two readings.
-    for ns in [coarse_ns, cycles_ns] {
-        assert!(ns.abs_diff(precise_ns) < 10_000_000, "{ns} against {precise_ns}");
+    let last = readings();
+    let (least, most) = (last.0.ns_since(first.3), last.3.ns_since(first.0));
+    assert!(least >= 20_000_000);
+    for ns in [last.1.ns_since(first.1), clock.cycles_to_ns(last.2 - first.2)] {
+        assert!((least - 10_000_000..most + 10_000_000).contains(&ns), "{ns} against {least} to {most}");
     }
 }
 

@@ -285,12 +285,14 @@ fn who_holds_a_grace_up_is_told_with_thread_and_time() {
     slow.uncount(old);
     assert!(grace.is_over(ticket) && grace.holders().is_empty());
     // The time starts anew with the next period.
+    let begun = Instant::now();
     slow.enter();
     let again = slow.count();
     slow.leave();
     let ticket = grace.start();
     assert!(!grace.is_over(ticket));
-    assert!(grace.holders()[0].held < Duration::from_millis(100));
+    let held = grace.holders()[0].held;
+    assert!(held <= begun.elapsed(), "{held:?}");
     slow.uncount(again);
     assert!(grace.is_over(ticket));
 }

@@ -113,6 +113,10 @@ impl Daemon {
 impl Drop for Daemon {
     /// Kills the daemon, so that a failed test leaves none behind.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = std::fs::read_to_string(&self.said).unwrap_or_default();
+            eprintln!("a daemon of the failed test said:\n{said}");
+        }
         // The kill fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();

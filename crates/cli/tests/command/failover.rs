@@ -79,8 +79,9 @@ fn work(nbd: &mut Nbd, known: &mut Known, next: &AtomicU64, stop: &AtomicBool) -
 
 /// One of the two hosts, with its daemon while that runs.
 struct Host {
-    dir: Dir,
+    /// Dropped before the directory, because the daemon of a failed test prints its log from there.
     daemon: Option<Daemon>,
+    dir: Dir,
 }
 
 impl Host {
@@ -98,7 +99,7 @@ impl Host {
              path = \"rbd:rbd/disk,conf={conf}\"\n[[export]]\npool = \"p\"\nvolume = \"v\"\n{more}"
         );
         fs::write(dir.path("c.toml"), config).expect("written");
-        Host { dir, daemon: None }
+        Host { daemon: None, dir }
     }
 
     /// Makes a pool with these volumes of 16 MiB each.
@@ -178,12 +179,15 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
         std::thread::scope(|scope| {
             let (next, stop, socket) = (&next, &stop, &from);
             let mut then = std::mem::take(&mut known);
+            let (checked, begins) = std::sync::mpsc::channel();
             let worker = scope.spawn(move || {
                 let mut nbd = Nbd::connect(socket, "v").expect("it is served");
                 then.check(&mut nbd).expect("it is served");
+                checked.send(()).expect("the test waits");
                 let _ = work(&mut nbd, &mut then, next, stop);
                 then
             });
+            begins.recv_timeout(PATIENCE).expect("the worker begins to write");
             std::thread::sleep(Duration::from_millis(500));
             if is_killed {
                 hosts[owner].daemon().signal("-KILL");

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheave_testkit::ceph::{Ceph, Store};
 
@@ -106,9 +106,16 @@ fn killed(dir: &Dir, disk: &str) {
     dir.ok(&format!("volume create {disk}#busy --size 16M"));
     let line = format!("bench vol:{disk}#busy --rw randwrite --depth 8 --runtime 60s");
     let mut busy = dir.command(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    std::thread::sleep(Duration::from_secs(1));
-    let said = dir.run(&format!("pool check {disk}"));
-    assert!(said.code != 0 && said.err.contains("has its exclusive lock"), "{}", said.err);
+    // The other process may need a while to open the image.
+    let until = Instant::now() + Duration::from_secs(50);
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let said = dir.run(&format!("pool check {disk}"));
+        if said.code != 0 && said.err.contains("has its exclusive lock") {
+            break;
+        }
+        assert!(Instant::now() < until, "{}: {}", said.code, said.err);
+    }
     assert!(busy.try_wait().expect("asked").is_none(), "it runs until it is killed");
     busy.kill().expect("killed");
     busy.wait().expect("waited for");

@@ -107,9 +107,9 @@ fn a_device_that_shrinks_under_the_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("a.img");
     fs::write(&path, vec![1; 8 << 20]).expect("a file");
-    let line = format!("bench file:{} --runtime 20s --progress none", path.display());
+    let line = format!("bench file:{} --runtime 60s --progress none", path.display());
     let child = sheave(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
-    std::thread::sleep(Duration::from_millis(700));
+    sheave_testkit::process::wait_until_working(child.id(), Duration::from_millis(300));
     fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("truncate");
     let said = Said::of(child.wait_with_output().expect("it ends"));
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);

@@ -2,7 +2,7 @@
 //! written to the pool. Pools that another process has open: commands wait for that process, or name it.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -336,15 +336,19 @@ fn a_command_waits_for_a_pool_that_another_process_has() {
     let lines = ["volume list a.img+b.img --wait=300s --json", "pool --wait check a.img+b.img"];
     let waiting = lines.map(|line| {
         let mut command = dir.command(line);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        // The first line says that it waits.
+        let mut first = String::new();
+        BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut first).expect("read");
+        (child, first)
     });
-    std::thread::sleep(Duration::from_millis(500));
     drop(stdin);
     child.wait().expect("it ended");
-    for (child, words) in waiting.into_iter().zip(["waiting, 300s at most: ", "waiting: "]) {
+    for ((child, first), words) in waiting.into_iter().zip(["waiting, 300s at most: ", "waiting: "]) {
+        assert!(first.contains(words) && first.contains("is in use"), "{first}");
         let said = Said::of(child.wait_with_output().expect("it ended"));
         assert_eq!(said.code, 0, "{}{}", said.out, said.err);
-        assert!(said.err.contains(words) && said.err.contains("is in use"), "{}", said.err);
     }
     dir.ok("volume create a.img+b.img#x --size 1M --wait");
 }

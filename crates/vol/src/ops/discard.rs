@@ -178,7 +178,7 @@ mod tests {
     use sheave_iomap::completion_plan::MayBlock;
     use sheave_iomap::file::FallocateMode;
 
-    use super::{BATCH, LAST, batch};
+    use super::{BATCH, batch};
     use crate::ops::trim::tests::{Bench, UNIT, bench_with, holds, write};
     use crate::{CreateOptions, DiscardState, OpenOptions, Pool, PoolError};
 
@@ -186,11 +186,11 @@ mod tests {
         bench.discards.lock().unwrap().iter().map(|(_, len)| *len / UNIT).sum()
     }
 
-    /// Waits until `is` returns true; panics after ten seconds.
+    /// Waits until `is` returns true; panics after half a minute.
     fn until(what: &str, mut is: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !is() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+            assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -373,7 +373,7 @@ mod tests {
             write(pool, "v", 600, 1);
             let volume = pool.open_volume("v").unwrap();
             if slow {
-                *bench.meanwhile.lock().unwrap() = Some(Box::new(|| std::thread::sleep(Duration::from_millis(20))));
+                *bench.meanwhile.lock().unwrap() = Some(Box::new(|| std::thread::sleep(Duration::from_millis(100))));
             }
             for unit in (0..600).step_by(2) {
                 volume.fallocate(FallocateMode::PunchHole, unit * UNIT, UNIT, &MayBlock::on_worker()).unwrap();
@@ -384,8 +384,8 @@ mod tests {
             let took = begun.elapsed();
             match (slow, thread) {
                 (false, true) => assert!(sent(&bench) >= 300, "{}", sent(&bench)),
-                // The discards of all units would take six seconds.
-                (true, _) => assert!(took < LAST + Duration::from_secs(2), "{took:?}"),
+                // The discards of all units would take half a minute.
+                (true, _) => assert!(took < Duration::from_secs(15), "{took:?}"),
                 (false, false) => assert_eq!(sent(&bench), 0, "who wants no thread discards itself"),
             }
         }
