@@ -54,7 +54,7 @@ impl KernelRing {
     #[inline(always)]
     fn before_enter(&self, min_complete: u32) -> (u32, u32, u32) {
         let before = self.pending();
-        let min_complete = min_complete.min(self.in_flight + before);
+        let min_complete = min_complete.min((self.in_flight + before).saturating_sub(self.signals));
         let mut flags = self.enter_flags | sys::ENTER_GETEVENTS;
         if min_complete > 0 && self.is_idle() && self.features.no_iowait {
             flags |= sys::ENTER_NO_IOWAIT;
@@ -120,7 +120,7 @@ impl KernelRing {
         let mut reaped = 0;
         while let Some(&Completed { user_data, res, flags }) = self.rings.row().first() {
             // Before `each`, so that the count is right even if it panics (I2).
-            self.took(1, self.that_end(flags));
+            self.took(1, self.that_end(user_data, flags));
             self.rang(user_data);
             each(user_data, res, flags);
             reaped += 1;
@@ -140,7 +140,11 @@ impl KernelRing {
                 return;
             }
             list.extend_from_slice(row);
-            let ends = if self.multishot { row.iter().map(|event| self.that_end(event.flags)).sum() } else { many };
+            let ends = if self.multishot {
+                row.iter().map(|event| self.that_end(event.user_data, event.flags)).sum()
+            } else {
+                many
+            };
             self.took(many, ends);
         }
     }
@@ -149,7 +153,7 @@ impl KernelRing {
     #[inline(always)]
     pub fn reap_only(&mut self) -> Option<Completed> {
         let &[only] = self.rings.row() else { return None };
-        self.took(1, self.that_end(only.flags));
+        self.took(1, self.that_end(only.user_data, only.flags));
         Some(only)
     }
 
@@ -160,10 +164,11 @@ impl KernelRing {
         self.alarm.take_if(|alarm| *alarm == user_data);
     }
 
-    /// Returns the number of operations that a completion with these flags ends: 1, or 0 if more will come (I2).
+    /// Returns the number of counted operations that a completion ends: 1, or 0 if more will come (I2) or if it is that
+    /// of a signal (E1).
     #[inline(always)]
-    fn that_end(&self, flags: u32) -> u32 {
-        u32::from(!self.multishot || !cqueue::more(flags))
+    fn that_end(&self, user_data: u64, flags: u32) -> u32 {
+        u32::from(!self.multishot || !(cqueue::more(flags) || self.signal == Some(user_data)))
     }
 
     /// Removes `many` completions; `ends` of them end their operations.
@@ -217,6 +222,10 @@ impl KernelRing {
     fn settle(&mut self) {
         self.in_flight += self.rings.look();
         let took_all = self.pending() == 0;
+        if took_all {
+            // E1. Until all are taken, signals that were taken count as well.
+            self.in_flight = self.in_flight.saturating_sub(std::mem::take(&mut self.signals));
+        }
         self.wake_taken |= took_all;
         self.alarm_taken |= took_all;
     }

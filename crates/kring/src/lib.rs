@@ -14,7 +14,8 @@
 //! - I1. One thread: the kernel ties ring, task work and registered ring to the thread that made them, so a
 //!   [`KernelRing`] is neither `Send` nor `Sync`.
 //! - I2. Each prepared operation has exactly one CQE that ends it; `in_flight` is the number of operations entered
-//!   minus the number of these CQEs reaped. Only a multishot receive has earlier CQEs, whose flags announce more.
+//!   minus the number of these CQEs reaped. Only a multishot operation has earlier CQEs, whose flags announce more. A
+//!   signal has a CQE only if it fails, and is not counted (E1 of `events`).
 //! - I3. Memory that an operation names outlives its CQE: the caller promises that with `unsafe`, and dropping the ring
 //!   waits for all that is in flight, so that the kernel writes nothing after the ring is gone.
 //! - I4. `enter` makes no system call if there is nothing to submit, nothing to wait for and no completion to run.
@@ -26,6 +27,7 @@ mod address;
 mod driver_ops;
 mod enter;
 mod error;
+mod events;
 mod prep;
 mod recv_buffers;
 mod register;
@@ -86,6 +88,10 @@ pub struct KernelRing {
     /// True once a multishot operation was prepared: from then on CQEs are checked for those that end no operation
     /// (I2).
     multishot: bool,
+    /// `user_data` of signals, once one was prepared (E1 of `events`).
+    signal: Option<u64>,
+    /// Number of signals among the prepared operations.
+    signals: u32,
     features: KringFeatures,
     notices: Vec<String>,
     /// Results of the next enters, which then make no system call.
@@ -131,6 +137,8 @@ impl KernelRing {
             buffers: table::BufferTable::default(),
             recv: Vec::new(),
             multishot: false,
+            signal: None,
+            signals: 0,
             features,
             notices,
             #[cfg(test)]

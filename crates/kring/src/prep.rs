@@ -257,6 +257,7 @@ impl KernelRing {
 
     #[inline]
     pub(super) fn push(&mut self, entry: Entry, user_data: u64) -> Result<(), Full> {
+        debug_assert!(self.signal != Some(user_data), "E1: the number of signals");
         if self.rings.push(entry.user_data(user_data)) { Ok(()) } else { Err(Full) }
     }
 }

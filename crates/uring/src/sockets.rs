@@ -62,6 +62,21 @@ impl Ring {
         self.state().submit_unsent()
     }
 
+    /// Sends everything prepared, without a wait. Returns false if there was nothing to send.
+    #[doc(hidden)]
+    pub fn send(&mut self) -> bool {
+        let io = &mut self.state().io;
+        let has_unsent = io.has_unsent();
+        io.commit();
+        has_unsent
+    }
+
+    /// Returns true if the kernel has completions that [`Ring::wait_any`] would hand out.
+    #[doc(hidden)]
+    pub fn has_events(&mut self) -> bool {
+        self.state().io.has_kernel_events()
+    }
+
     /// Sends everything prepared and waits, at most `timeout`, until I/O or an operation on a socket has ended, or
     /// another thread has woken the ring. May return without any of these. Waits for `wanted` completions of the kernel
     /// for a few milliseconds, then for one.

@@ -20,7 +20,9 @@ use std::time::Duration;
 use sheave_base::clock::PreciseTs;
 
 use super::IoCtx;
-use crate::driver::{GENERATION_BITS, KIND_IGNORED, KIND_RING, KIND_SOCKET, KernelEvents, kernel_user_data};
+use crate::driver::{
+    GENERATION_BITS, KIND_IGNORED, KIND_RING, KIND_SIGNAL, KIND_SOCKET, KernelEvents, kernel_user_data,
+};
 use crate::end_io::EndIo;
 use crate::ring_core::ALL_THE_TIME;
 use sheave_kring::{Completed, KernelRing, KringError};
@@ -117,6 +119,12 @@ impl IoCtx {
     #[inline]
     pub fn waits_for_kernel(&self) -> bool {
         self.core.kring.ring.as_ref().is_some_and(|kring| kring.outstanding() > 0)
+    }
+
+    /// Returns true if the kernel ring has completions, or will have some with the next enter.
+    #[inline]
+    pub fn has_kernel_events(&self) -> bool {
+        self.core.kring.ring.as_ref().is_some_and(KernelRing::has_completed)
     }
 
     /// Arms the kernel ring's timer for `at`. Returns false if that is not possible, or it is armed already.
@@ -228,7 +236,7 @@ impl IoCtx {
         match kind {
             KIND_RING => self.own_events(row),
             KIND_SOCKET => self.keep_socket_events(row),
-            KIND_IGNORED => {}
+            KIND_IGNORED | KIND_SIGNAL => {}
             _ => {
                 if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
                     self.core.active |= 1 << index;

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 
 use super::IoCtx;
 use super::kernel::make_room;
-use crate::driver::{KIND_SOCKET, kernel_user_data};
+use crate::driver::{KIND_IGNORED, KIND_RING, KIND_SIGNAL, KIND_SOCKET, kernel_user_data};
 use sheave_kring::{Completed, Full, IoVec, KernelRing, KringError, Message};
 
 /// Buffer group of the ring's owner for receives. Drivers use the numbers after it.
@@ -32,8 +32,8 @@ pub struct SocketEvent {
     pub flags: u32,
 }
 
-/// Access to the kernel ring for socket operations. Each method prepares an operation that the next commit or wait
-/// sends, and that produces one [`SocketEvent`] with its `token`.
+/// Access to the kernel ring for operations on sockets and eventfds. Each method prepares an operation that the next
+/// commit or wait sends. An operation with a `token` produces one [`SocketEvent`] with it; a watch produces any number.
 #[derive(Debug)]
 pub struct Sockets<'a> {
     kring: &'a mut KernelRing,
@@ -43,6 +43,18 @@ pub struct Sockets<'a> {
 
 /// `IORING_CQE_F_MORE`.
 const MORE: u32 = 1 << 1;
+/// User data of all signals.
+const SIGNAL: u64 = kernel_user_data(0, 0, KIND_SIGNAL);
+/// A cancellation that looked like a signal would never count as ended, and the ring would wait for it at its end.
+const _: () = assert!(!matches!(KIND_SIGNAL, KIND_IGNORED | KIND_RING | KIND_SOCKET));
+
+impl SocketEvent {
+    /// Returns true if the operation has further events.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.flags & MORE != 0
+    }
+}
 
 fn user_data(token: u32) -> u64 {
     kernel_user_data((token >> 16) as u16, token as u16, KIND_SOCKET)
@@ -145,6 +157,25 @@ impl Sockets<'_> {
         self.prepare(|kring| unsafe { kring.prep_send(fd, message, user_data(token)) })
     }
 
+    /// See [`KernelRing::prep_watch`]. Each event but the last has [`SocketEvent::goes_on`].
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn watch(&mut self, fd: RawFd, token: u32) -> Result<(), Full> {
+        self.prepare(|kring| kring.prep_watch(fd, user_data(token)))
+    }
+
+    /// See [`KernelRing::prep_signal`]. There is no event.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn signal(&mut self, fd: RawFd) -> Result<(), Full> {
+        make_room(self.kring);
+        self.kring.prep_signal(fd, SIGNAL)
+    }
+
     /// Requests cancellation of the operation with the number `victim`, which then produces its event. The operation
     /// may end by itself first.
     ///
@@ -153,7 +184,7 @@ impl Sockets<'_> {
     /// [`Full`].
     pub fn cancel(&mut self, victim: u32) -> Result<(), Full> {
         make_room(self.kring);
-        let ignored = kernel_user_data(0, 0, crate::driver::KIND_IGNORED);
+        let ignored = kernel_user_data(0, 0, KIND_IGNORED);
         self.kring.prep_cancel(user_data(victim), ignored)
     }
 

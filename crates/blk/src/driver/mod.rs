@@ -412,6 +412,9 @@ pub(crate) const KIND_RING: u8 = 255;
 pub(crate) const KIND_SOCKET: u8 = 253;
 /// `kind` of operations whose completion is ignored, such as a cancellation, whose victim has a completion of its own.
 pub const KIND_IGNORED: u8 = 254;
+/// `kind` of signals, which have a completion only if they fail. No other operation may have it: the kernel ring does
+/// not count signals, and recognises them by their `user_data`.
+pub(crate) const KIND_SIGNAL: u8 = 252;
 
 /// Handle by which other threads complete requests of one hardware context.
 #[derive(Clone, Debug)]

@@ -79,7 +79,12 @@ impl Inner {
         if self.core.queues.cq_ready() > 0 || self.io.has_socket_events() || self.task_work.take_wake() {
             return self.io.commit();
         }
-        self.sleep(wanted, timeout);
+        if timeout == Some(Duration::ZERO) && self.core.is_settled() {
+            // A timer that expires at once costs more than the rest of the call.
+            self.io.commit();
+        } else {
+            self.sleep(wanted, timeout);
+        }
         self.reap();
     }
 
