@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`remote`] | connection to a daemon |
 //! | [`opened`] | a pool that a command opened itself, or that a daemon holds |
-//! | [`passed`] | files that a command opens and passes to a daemon |
+//! | [`passed`] | files and sockets that a command opens and passes to a daemon |
 //! | [`commands`] | `sheave export` and `sheave client` |
 //! | [`device`] | `sheave device` |
 //! | [`slow`] | `sheave slow` |

@@ -8,6 +8,7 @@ use sheave_daemon::failure::Failure;
 use sheave_daemon::place::whole::search_also;
 use sheave_daemon::run;
 use sheave_daemon::tls::TlsPlan;
+use sheave_daemon::vhost_user::VhostUserPlan;
 use sheave_serve::TlsFiles;
 
 use crate::args::serve::{ServeArgs, TlsMode};
@@ -51,7 +52,9 @@ fn in_words(report: &Report) -> String {
         let read_only = if export.read_only { ", read-only" } else { "" };
         let limit = export.limit.as_ref().map_or(String::new(), |limit| format!(", {limit}"));
         let allow = export.allow.as_ref().map_or(String::new(), |rules| format!(", for {}", rules.join(" or ")));
-        let _ = writeln!(text, "export {}: {}{read_only}{limit}{allow}", export.name, export.of);
+        let vhost_user = export.vhost_user.as_ref();
+        let vhost_user = vhost_user.map_or(String::new(), |path| format!(", vhost-user at {}", path.display()));
+        let _ = writeln!(text, "export {}: {}{read_only}{limit}{allow}{vhost_user}", export.name, export.of);
     }
     for finding in &report.findings {
         let line = finding.line.map_or(String::new(), |line| format!(", line {line}"));
@@ -91,9 +94,12 @@ fn tls(args: &ServeArgs) -> Option<TlsPlan> {
 fn one(args: &ServeArgs, spec: &str) -> Result<One, Failure> {
     let (mode, owner, group) = (args.socket_mode, args.socket_owner.as_deref(), args.socket_group.as_deref());
     let access = listen::access(mode, owner, group).map_err(Failure::usage)?;
+    let (queues, in_order) = (args.vhost_queues, args.vhost_in_order);
+    let vhost_user = args.vhost_user.clone().map(|path| VhostUserPlan { path, access, queues, in_order, passed: None });
     Ok(One {
         spec: spec.to_owned(),
         listen: args.nbd.clone(),
+        vhost_user,
         access,
         tls: tls(args),
         read_only: args.read_only,

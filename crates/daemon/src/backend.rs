@@ -19,6 +19,7 @@ use crate::config::{ExportPlan, What};
 use crate::devices::open_device;
 use crate::failure::{self, Failure};
 use crate::rights::Rights;
+use crate::vhost_user::VhostUserPlan;
 use crate::{confine, contexts, devices};
 
 /// Opens a volume as an export.
@@ -26,7 +27,7 @@ pub fn volume(plan: &ExportPlan, pool: &Pool, name: &str) -> Result<Export, Fail
     let volume = pool.open_volume(name).map_err(failure::pool)?;
     let file: Arc<dyn File> = Arc::new(volume.clone());
     let unit_bytes = pool.unit_bytes();
-    Ok(export(plan, Box::new(ServedVolume { volume, file, unit_bytes })))
+    export(plan, Box::new(ServedVolume { volume, file, unit_bytes }))
 }
 
 /// Opens a device as an export; `passed` is its file, if the caller sent it open.
@@ -43,7 +44,7 @@ pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>, rights: Rig
     let device = open(&opened, passed, rights)?;
     let changes = !read_only && !device.capabilities().read_only;
     let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
-    Ok(export(plan, Box::new(ServedDevice::new(device, sharing)?)))
+    export(plan, Box::new(ServedDevice::new(device, sharing)?))
 }
 
 /// Opens a device for a caller with these `rights`; `passed` is its file, if the caller sent it open.
@@ -62,14 +63,15 @@ pub fn open(spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Device
     device.map_err(failure::device)
 }
 
-/// Builds the export. Every client can read its description, so that contains no paths or specs; those are in the log
-/// and the replies of the control socket.
-fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Export {
+/// Builds the export, and binds its vhost-user socket. Every client can read its description, so that contains no paths
+/// or specs; those are in the log and the replies of the control socket.
+fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Result<Export, Failure> {
     let file = backend.file();
     let read_only = if file.is_read_only() { ", read-only" } else { "" };
     let description = format!("{}{read_only}", fmt_bytes(file.size_bytes()));
     let (name, allow) = (plan.name.clone(), plan.allow.clone());
-    Export { name, description, read_only: plan.read_only, allow, backend }
+    let vhost_user = plan.vhost_user.as_ref().map(VhostUserPlan::bind).transpose()?;
+    Ok(Export { name, description, read_only: plan.read_only, allow, backend, vhost_user })
 }
 
 impl ExportPlan {

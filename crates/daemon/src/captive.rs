@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use sheave_load::signals::{End, Ender};
@@ -50,9 +50,13 @@ pub struct Captive {
 }
 
 impl Captive {
-    /// Starts `command` in a shell, with `$uri` set.
-    pub fn start(command: &str, uri: &str, ender: &Ender) -> Result<Captive, Failure> {
-        let started = Command::new("/bin/sh").arg("-c").arg(command).env("uri", uri).spawn();
+    /// Starts `command` in a shell, with `$uri` set to the address of NBD, and `$socket` to the path of the vhost-user
+    /// socket. A variable without a value is unset.
+    pub fn start(command: &str, uri: Option<&str>, socket: Option<&Path>, ender: &Ender) -> Result<Captive, Failure> {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(command).env_remove("uri").env_remove("socket");
+        shell.envs(uri.map(|uri| ("uri", uri))).envs(socket.map(|socket| ("socket", socket)));
+        let started = shell.spawn();
         let mut child = started.map_err(|error| Failure::run(format!("cannot run /bin/sh: {error}")))?;
         let id = rustix::process::Pid::from_raw(child.id() as i32);
         let ended = ender.other().map_err(ender_failed)?;

@@ -26,10 +26,9 @@ use crate::failure::{self, Failure};
 use crate::look::node_of;
 use crate::place::is_missing;
 use crate::tls::RENEW;
+use crate::value::MAX_SOCKET_PATH;
 use crate::{devices, log};
 
-/// Longest path of a unix socket: `sun_path` has 108 bytes, of which the last is a NUL.
-const MAX_SOCKET_PATH: usize = 107;
 /// Severity of a finding, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -63,6 +62,8 @@ pub struct Would {
     pub limit: Option<String>,
     /// Access rules as text; `None` if every client may open the export.
     pub allow: Option<Vec<String>>,
+    /// Path of the vhost-user socket.
+    pub vhost_user: Option<PathBuf>,
 }
 
 /// Result of a check: everything that would be served, and the findings.
@@ -111,6 +112,7 @@ pub fn configuration(path: &Path, overrides: &Overrides) -> Result<Report, Failu
         read_only: export.read_only,
         limit: export.limit.map(|limit| limit.to_string()),
         allow: in_words(&export.allow),
+        vhost_user: export.vhost_user.as_ref().map(|vhost_user| vhost_user.path.clone()),
     };
     Ok(Report {
         config: path.to_owned(),
@@ -213,12 +215,12 @@ impl Look {
                 self.found(Grade::Error, line, format!("{address} is named twice"), "listen there once");
             }
             match address {
-                Address::Unix(path) => self.socket(path, line),
+                Address::Unix(path) => self.socket(Grade::Error, "", path, line),
                 Address::Tcp(place) => self.port(place, line),
             }
         }
         if let (Some(control), Some(line)) = (&plan.control, lines.control) {
-            self.socket(&control.path, Some(line));
+            self.socket(Grade::Error, "", &control.path, Some(line));
             if plan.listen.contains(&Address::Unix(control.path.clone())) {
                 let what = format!("{} is the control socket, and an address of exports, too", control.path.display());
                 self.found(Grade::Error, Some(line), what, "give each a path of its own");
@@ -229,24 +231,24 @@ impl Look {
         }
     }
 
-    /// Checks that a unix socket can be created at `path`.
-    fn socket(&mut self, path: &Path, line: Option<usize>) {
-        let text = path.display();
+    /// Checks that a unix socket can be created at `path`. `who` is put before the path in a finding.
+    fn socket(&mut self, grade: Grade, who: &str, path: &Path, line: Option<usize>) {
+        let text = format!("{who}{}", path.display());
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             let what = format!("{text} is too long for a socket");
-            return self.found(Grade::Error, line, what, "choose a path of at most 107 bytes");
+            return self.found(grade, line, what, "choose a path of at most 107 bytes");
         }
         if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             let what = format!("{text} is there and is no socket");
-            return self.found(Grade::Error, line, what, "choose another path, or remove it");
+            return self.found(grade, line, what, "choose another path, or remove it");
         }
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !directory.is_dir() {
             let what = format!("{text}: there is no directory {}", directory.display());
-            self.found(Grade::Error, line, what, "make the directory first");
+            self.found(grade, line, what, "make the directory first");
         } else if may(directory, Access::WRITE_OK | Access::EXEC_OK).is_err() {
             let what = format!("{text}: this user may not make a socket in {}", directory.display());
-            self.found(Grade::Error, line, what, "choose a path that this user may write to");
+            self.found(grade, line, what, "choose a path that this user may write to");
         }
     }
 
@@ -311,8 +313,12 @@ impl Look {
     }
 
     fn exports(&mut self, plan: &Plan, lines: &Lines) {
-        for (number, ExportPlan { name, what, read_only, .. }) in plan.exports.iter().enumerate() {
+        for (number, ExportPlan { name, what, read_only, vhost_user, .. }) in plan.exports.iter().enumerate() {
             let line = lines.exports.get(number).copied();
+            if let Some(vhost_user) = vhost_user {
+                let who = format!("export '{name}': vhost_user: ");
+                self.socket(Grade::Unserved, &who, &vhost_user.path, line);
+            }
             let What::Device { spec } = what else { continue };
             let who = format!("export '{name}'");
             if spec.contains(':') {
@@ -370,7 +376,8 @@ impl Look {
     }
 
     fn rest(&mut self, plan: &Plan) {
-        if plan.listen.is_empty() && plan.control.is_none() {
+        let is_attached = plan.exports.iter().any(|export| export.vhost_user.is_some());
+        if plan.listen.is_empty() && plan.control.is_none() && !is_attached {
             let fix = "add listen = [\"unix:/run/sheave/nbd.sock\"], unless systemd gives sockets to the daemon";
             self.found(Grade::Warning, None, "it has no address to listen on", fix);
         }

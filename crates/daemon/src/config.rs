@@ -5,6 +5,7 @@
 
 pub(crate) mod allow;
 pub mod listen;
+mod sockets;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,12 +20,14 @@ use toml::Spanned;
 
 use self::allow::AllowTable;
 use self::listen::ListenEntry;
+use self::sockets::{SocketEntry, Sockets};
 use crate::api::paths;
 use crate::failure::Failure;
 use crate::log::{Sink, Verbosity};
 use crate::place::{PoolPlace, VolumePlace};
 use crate::tls::{TlsPlan, TlsTable};
 use crate::value;
+use crate::vhost_user::VhostUserPlan;
 
 const MAX_BYTES: u64 = 1 << 20;
 /// Name of the pool in the plan of `sheave serve POOL#VOLUME`.
@@ -125,6 +128,8 @@ pub struct ExportPlan {
     pub limit: Option<Limit>,
     /// Rules that decide which clients may open the export.
     pub allow: Allow,
+    /// The socket where a virtual machine attaches it, if there is one.
+    pub vhost_user: Option<VhostUserPlan>,
 }
 
 /// Source of an export's data.
@@ -199,6 +204,9 @@ struct ExportTable {
     allow: Option<Spanned<Vec<AllowTable>>>,
     #[serde(default)]
     read_only: bool,
+    vhost_user: Option<Spanned<SocketEntry>>,
+    vhost_queues: Option<Spanned<u16>>,
+    vhost_in_order: Option<Spanned<bool>>,
 }
 
 impl ExportTable {
@@ -313,7 +321,8 @@ fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
             .map_err(|error| text.wrong(limit.span().start, format!("slow_limit is a time, such as \"50ms\": {error}")))
     })?;
     let pools = pools(text, &file.pool)?;
-    let exports = exports(text, &file.export, &pools, &listen, &tls)?;
+    let control = control(text, file.control)?;
+    let exports = exports(text, &file.export, &pools, &tls, Sockets::new(&listen, control.as_ref()))?;
     Ok(Plan {
         listen,
         access,
@@ -321,7 +330,7 @@ fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
         threads: file.threads.map(Spanned::into_inner),
         max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
         slow_limit,
-        control: control(text, file.control)?,
+        control,
         metrics: file.metrics.map(Spanned::into_inner),
         web,
         confine: file.confine.unwrap_or(true),
@@ -366,8 +375,8 @@ fn exports(
     text: &Text<'_>,
     tables: &[ExportTable],
     pools: &[PoolPlan],
-    listen: &[Address],
     tls: &[TlsPlan],
+    mut sockets: Sockets<'_>,
 ) -> Result<Vec<ExportPlan>, Failure> {
     let mut names = BTreeSet::new();
     let mut exports = Vec::new();
@@ -398,9 +407,13 @@ fn exports(
             .limit
             .as_ref()
             .map(|limit| limit.get_ref().parse::<Limit>().map_err(|why| text.wrong(limit.span().start, why)));
-        let allow = allow::allow(table.allow.as_ref(), listen, tls).map_err(|(at, why)| text.wrong(at, why))?;
+        let vhost_user = table.vhost_user(&name, &mut sockets).map_err(|(at, why)| text.wrong(at, why))?;
+        // A rule may name the addresses at which the clients of this export connect.
+        let own = vhost_user.as_ref().map(VhostUserPlan::address);
+        let allow = allow::allow(table.allow.as_ref(), sockets.listen(), own.as_ref(), tls);
+        let allow = allow.map_err(|(at, why)| text.wrong(at, why))?;
         let limit = limit.transpose()?;
-        exports.push(ExportPlan { name, what, read_only: table.read_only, limit, allow });
+        exports.push(ExportPlan { name, what, read_only: table.read_only, limit, allow, vhost_user });
     }
     Ok(exports)
 }
@@ -432,6 +445,8 @@ pub struct One {
     pub spec: String,
     /// Addresses that NBD clients connect to.
     pub listen: Vec<Address>,
+    /// The socket where a virtual machine attaches it.
+    pub vhost_user: Option<VhostUserPlan>,
     /// Mode and owner of the unix sockets among `listen`; `None` leaves the mode to the umask.
     pub access: Option<SocketAccess>,
     /// TLS on the addresses in `listen`.
@@ -474,7 +489,13 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         Some(path) => Some(Control { wanted: true, ..Control::at(path.clone()) }),
         None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
     };
-    let exports = vec![ExportPlan { name, what, read_only: args.read_only, limit: args.limit, allow: Allow::All }];
+    if let Some(vhost_user) = &args.vhost_user {
+        let mut sockets = Sockets::new(&args.listen, control.as_ref());
+        let taken = |why| Failure::usage(why).fix("give each socket a path of its own");
+        sockets.take(&vhost_user.path, &name).map_err(taken)?;
+    }
+    let (read_only, limit, vhost_user) = (args.read_only, args.limit, args.vhost_user.clone());
+    let exports = vec![ExportPlan { name, what, read_only, limit, allow: Allow::All, vhost_user }];
     // A command that the daemon runs would inherit the confinement.
     let confine = args.run.is_none();
     let (listen, max_clients) = (args.listen.clone(), args.max_clients);

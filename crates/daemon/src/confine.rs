@@ -9,7 +9,7 @@
 //! | read | directories of the configuration, of certificates, of `search`; block devices in `/sys` |
 //! | read | names of users; locks in `/proc` |
 //! | read, for devices of servers | files that their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
-//! | create and remove | sockets, in the directories of those that it listens on; traces, in their directory |
+//! | create and remove | sockets, in the directories of those of its configuration; traces, in their directory |
 //! | remove | the directory of traces, while it is empty |
 //!
 //! * C1. The daemon is confined before it starts any thread, because a thread inherits the restrictions of its creator.
@@ -43,6 +43,9 @@ const RIGHTS: ABI = ABI::V5;
 
 /// Files and directories that may be read and written; set once the process is confined.
 static REACH: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
+
+/// Directories in which sockets may be made; set once the process is confined.
+static SOCKETS: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
 
 /// Failures of the search for members before the confinement. A search after it sees less, so its message would be
 /// misleading.
@@ -113,6 +116,9 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
             }
             // Fails only on a second call in the process.
             let _ = REACH.set(reach);
+            // A directory that is missing has no rule, and stays closed if it is made later.
+            let directories = sockets(plan).map(directory).filter(|directory| directory.is_dir()).map(real);
+            let _ = SOCKETS.set(directories.collect());
         }
         Err(error) => warn!(event = "not_confined", "the daemon is not locked in: {error}"),
     }
@@ -121,10 +127,7 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
 /// Returns a failure if the confinement makes a file that the spec needs inaccessible.
 pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
     let reach = REACH.get()?;
-    let is_beyond = |path: &Path| {
-        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        !real.ancestors().any(|above| reach.contains(above))
-    };
+    let is_beyond = |path: &Path| !real(path).ancestors().any(|above| reach.contains(above));
     let beyond = |found: &Reach| match found {
         Reach::Data(path) if is_beyond(path) => Some(path.clone()),
         _ => None,
@@ -137,6 +140,42 @@ pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
         ))
         .fix("add it to the configuration and restart the daemon; or name its directory in `reach` beforehand"),
     )
+}
+
+/// Returns a failure if the confinement prevents a socket at `path`.
+pub(crate) fn socket_refusal(path: &Path) -> Option<Failure> {
+    let sockets = SOCKETS.get()?;
+    let directory = real(directory(path));
+    if directory.ancestors().any(|above| sockets.contains(above)) {
+        return None;
+    }
+    if !directory.is_dir() {
+        let what = "the directory of this socket did not exist at the start of the daemon, which has locked itself in";
+        return Some(
+            Failure::run(format!("{}: {what}", path.display()))
+                .fix(format!("make {} and restart the daemon", directory.display())),
+        );
+    }
+    let what = "the daemon may make no socket there, for it has locked itself in at its start";
+    Some(
+        Failure::run(format!("{}: {what}", path.display()))
+            .fix("choose a path beside its other sockets; or put the export into its configuration and restart it"),
+    )
+}
+
+/// Sockets of the configuration: of NBD, of vhost-user, and the control socket.
+fn sockets(plan: &Plan) -> impl Iterator<Item = &Path> {
+    let nbd = plan.listen.iter().filter_map(|address| match address {
+        Address::Unix(path) => Some(path.as_path()),
+        Address::Tcp(_) => None,
+    });
+    let vhost_user = plan.exports.iter().filter_map(|export| Some(export.vhost_user.as_ref()?.path.as_path()));
+    nbd.chain(vhost_user).chain(plan.control.iter().map(|control| control.path.as_path()))
+}
+
+/// Returns the path without links, or the path as it is if it does not exist.
+fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Everything that the specs of pools (including members that were found) and exports access. An invalid spec is
@@ -211,16 +250,12 @@ fn restrict(
             rules = allow(rules, path, rights)?;
         }
     }
-    let listens = plan.listen.iter().filter_map(|address| match address {
-        Address::Unix(path) => Some(path),
-        Address::Tcp(_) => None,
-    });
-    for path in listens {
+    for path in self::sockets(plan) {
         rules = allow(rules, directory(path), sockets)?;
     }
     if let Some(control) = &plan.control {
         // The daemon removes its directory of traces at the end if it is empty.
-        rules = allow(rules, directory(&control.path), sockets | AccessFs::RemoveDir)?;
+        rules = allow(rules, directory(&control.path), AccessFs::RemoveDir.into())?;
         rules = allow(
             rules,
             &trace::directory(&control.path),

@@ -151,6 +151,7 @@ fn client_notice(notice: &Notice<'_>) {
     let (event, client, export) = match notice {
         Notice::Server(what) => return warn!(target: CLIENT, event = "server", "{what}"),
         Notice::Dropped { client, .. } => ("client_dropped", client, client.export.as_deref()),
+        Notice::Denied { client, .. } => ("front_end_refused", client, client.export.as_deref()),
         Notice::Refused { client, export } => ("client_refused", client, Some(*export)),
     };
     let (mut uid, mut gid, mut process, mut address) = (None, None, None, None);
@@ -405,7 +406,10 @@ impl Opened {
         if let Some(threads) = plan.threads {
             options.reactors = usize::from(threads);
         }
-        options.max_clients = descriptors::clients(plan.max_clients, options.reactors + self.pools.len());
+        let devices = plan.exports.iter().filter_map(|export| export.vhost_user.as_ref());
+        let devices = devices.map(|device| descriptors::of_device(device.queues(options.reactors))).sum();
+        let users = options.reactors + self.pools.len();
+        options.max_clients = descriptors::clients(plan.max_clients, users, devices);
         let places = self.rows.iter().map(|row| row.plan.name.clone()).zip(self.exports);
         let places = places.filter(|(name, export)| export.is_some() || self.opening.has(name));
         let exports = Exports::in_places(places.collect()).with_default(plan.default_export());

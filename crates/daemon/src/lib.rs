@@ -1,5 +1,5 @@
-//! The daemon behind `sheave serve`: opens pools, serves their volumes and other devices over NBD, and is controlled by
-//! a socket.
+//! The daemon behind `sheave serve`: opens pools, serves their volumes and other devices over NBD and by vhost-user,
+//! and is controlled by a socket.
 //!
 //! | module | holds |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | [`confine`] | confinement to the part of the file system that the daemon needs |
 //! | [`daemon`] | pools, exports and the server while it runs; late devices; takeover of pools of hosts that died |
 //! | [`backend`], [`contexts`] | the data behind an export, and its metadata contexts |
+//! | [`vhost_user`] | sockets where virtual machines attach exports |
 //! | [`control`] | the control socket |
 //! | [`slow`] | slow I/Os, for the control socket |
 //! | [`trace`] | traces of requests, and their export formats |
@@ -81,6 +82,7 @@ pub mod tls;
 pub mod together;
 pub mod trace;
 pub mod value;
+pub mod vhost_user;
 mod web;
 
 use sheave_vol::{Pool, PoolError, VolumeInfo};

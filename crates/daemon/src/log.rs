@@ -171,17 +171,16 @@ impl Subscriber for Log {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let mut left_out = 0;
-        if [CLIENT, CONTROL].contains(&metadata.target()) {
-            match self.bound.lock().unwrap_or_else(PoisonError::into_inner).ask(metadata.callsite(), Instant::now()) {
-                Some(missed) => left_out = missed,
-                None => return,
-            }
-        }
         let mut line = Line::default();
         event.record(&mut line);
-        if left_out > 0 {
-            line.fields.push(("left_out", left_out.to_string()));
+        if [CLIENT, CONTROL].contains(&metadata.target()) {
+            let export = line.fields.iter().find(|(name, _)| *name == "export").map(|(_, export)| export.as_str());
+            let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+            match bound.ask(metadata.callsite(), export, Instant::now()) {
+                Some(0) => {}
+                Some(left_out) => line.fields.push(("left_out", left_out.to_string())),
+                None => return,
+            }
         }
         self.write(*metadata.level(), &line);
     }
@@ -238,15 +237,23 @@ struct Bucket {
     left_out: u64,
 }
 
-/// Rate limit of events (L2): a token bucket for each place in the code that logs one.
+/// Rate limit of events (L2): a token bucket for each place in the code that logs one and each export, so that faults
+/// of one guest hide none of another's. Exports beyond [`MOST_BUCKETS`] share the bucket without an export.
 #[derive(Debug, Default)]
-struct Bound(HashMap<Identifier, Bucket>);
+struct Bound(HashMap<(Identifier, Option<String>), Bucket>);
+
+/// Most token buckets with an export.
+const MOST_BUCKETS: usize = 4096;
 
 impl Bound {
     /// Takes a token. Returns the number of events suppressed since the last one, or `None` if this one is to be
     /// suppressed.
-    fn ask(&mut self, kind: Identifier, now: Instant) -> Option<u64> {
-        let bucket = self.0.entry(kind).or_insert(Bucket { left: BURST, since: now, left_out: 0 });
+    fn ask(&mut self, kind: Identifier, export: Option<&str>, now: Instant) -> Option<u64> {
+        let mut key = (kind, export.map(str::to_owned));
+        if self.0.len() >= MOST_BUCKETS && !self.0.contains_key(&key) {
+            key.1 = None;
+        }
+        let bucket = self.0.entry(key).or_insert(Bucket { left: BURST, since: now, left_out: 0 });
         let rests = (now.saturating_duration_since(bucket.since).as_millis() / REST.as_millis()) as u32;
         if rests > 0 {
             bucket.left = bucket.left.saturating_add(rests).min(BURST);

@@ -410,10 +410,15 @@ mod tests {
         let mut sources: BTreeSet<Source> =
             (1..THREADS).map(|number| Source::File(format!("/hangs/{number}").into())).collect();
         sources.insert(Source::Directory(dir.path().into()));
-        let begun = Instant::now();
-        let sight = search_by(&sources, Duration::from_secs(2), hang);
-        assert!(sight.seen.len() == 1, "{sight:?}");
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        // On a busy machine the threads may begin so late that even the place that answers is not seen in time.
+        let search = |longest: Duration| {
+            let begun = Instant::now();
+            let sight = search_by(&sources, longest, hang);
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            (sight.seen.len() == 1).then_some(sight)
+        };
+        let sight = [2, 20].into_iter().find_map(|seconds| search(Duration::from_secs(seconds)));
+        let sight = sight.expect("the pool is seen");
         assert!(sight.failed.contains(&"/hangs/1 has not answered".to_owned()), "{sight:?}");
         assert_eq!(sight.failed.len(), THREADS - 1, "{sight:?}");
     }

@@ -6,11 +6,12 @@
 //! * P2. A device that any other user names is opened with that user's rights, by the caller, who passes the
 //!   descriptors. A spec with which the daemon would open a file, socket or server itself is refused, at any depth of
 //!   the spec, and so is a kind of device that does not declare what it opens.
+//!   The same holds for the path of a vhost-user socket: such a caller binds the socket and passes it.
 //! * P3. The spec of a file that such a user passes must have the path that the kernel knows for the file, because the
 //!   daemon later opens and shows that path.
 
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sheave_drivers::host::Passed;
 use sheave_drivers::reach::Reach;
@@ -50,6 +51,21 @@ impl Rights {
             (Some(passed), [Reach::Data(path)]) if spec.starts_with("file:") => expect_name(path, passed),
             (Some(_), _) => Err(Failure::usage(format!("{spec}: a file came with it, which this is not a spec of"))
                 .fix("pass a file with a spec such as file:/srv/a.img, which has no device below")),
+        }
+    }
+}
+
+impl Rights {
+    /// Fails if a vhost-user socket at `path` needs more than these rights: only a caller with the daemon's rights may
+    /// have it bound by the daemon.
+    pub fn expect_socket(self, path: &Path, is_passed: bool) -> Result<(), Failure> {
+        match self {
+            Rights::Of { uid } if !is_passed => Err(Failure::run(format!(
+                "{}: the daemon makes no socket that user {uid} names, for it has rights that the user may not have",
+                path.display()
+            ))
+            .fix("let the command make the socket, as `sheave export add --vhost-user PATH` does")),
+            _ => Ok(()),
         }
     }
 }

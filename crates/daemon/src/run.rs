@@ -17,7 +17,7 @@ use crate::captive::{self, Captive};
 use crate::config::{self, One, Overrides, Plan};
 use crate::daemon::late::{Late, PATIENCE};
 use crate::daemon::standby::Standby;
-use crate::daemon::{Daemon, Opened};
+use crate::daemon::{Daemon, Opened, Row};
 use crate::failure::{self, Failure};
 use crate::health::watch::{self, Watch, Watcher};
 use crate::http::Http;
@@ -47,9 +47,10 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let tls = tls::load(&plan.tls)?;
     listeners.extend(listen(&plan)?);
     tls::set(&listeners, &tls, &plan.listen)?;
-    if listeners.is_empty() && plan.control.is_none() {
+    let is_attached = plan.exports.iter().any(|export| export.vhost_user.is_some());
+    if listeners.is_empty() && plan.control.is_none() && !is_attached {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
-            .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
+            .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], vhost_user to an export, or a control socket"));
     }
     let clear = listeners.iter().filter(|listener| !listener.asks_for_certificates()).map(Listener::address);
     for (event, what) in check::advice(&plan, clear) {
@@ -80,7 +81,14 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     };
     let served = daemon.server.exports().len();
     let at: Vec<String> = daemon.server.listeners().iter().map(|listener| listener.address().to_string()).collect();
-    let serving = format!("serving {served} exports at {}", at.join(", "));
+    let is_attachable = |row: &&Row| row.failed.is_none() && row.plan.vhost_user.is_some();
+    let attached = daemon.rows().iter().filter(is_attachable).count();
+    let serving = match (at.is_empty(), attached) {
+        (false, 0) => format!("serving {served} exports at {}", at.join(", ")),
+        (false, _) => format!("serving {served} exports at {}, and {attached} of them by vhost-user", at.join(", ")),
+        (true, 0) => format!("serving {served} exports"),
+        (true, _) => format!("serving {served} exports, {attached} of them by vhost-user"),
+    };
     let watch = Watch::start(&daemon).map_err(captive::ender_failed)?;
     info!(event = "serving", exports = served, "{serving}");
     systemd::ready(&daemon.status_line());
@@ -167,7 +175,9 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     let ender = Ender::new()?;
     log::start(args.log, Sink::Auto)?;
     let mut plan = config::of_one(args)?;
-    let directory = if plan.listen.is_empty() { Some(captive::private_directory()?) } else { None };
+    // Without --nbd and --vhost-user, the command of --run gets an address of its own.
+    let is_private = plan.listen.is_empty() && args.vhost_user.is_none();
+    let directory = if is_private { Some(captive::private_directory()?) } else { None };
     plan.listen.extend(directory.iter().map(captive::Directory::address));
     let tls = tls::load(&plan.tls)?;
     control::prepare(&plan);
@@ -228,10 +238,17 @@ fn wait(args: &One, what: &str, names: &[String], ender: &Ender) -> Result<u8, F
             for name in names {
                 say(&format!("serving {what} at {name}; Ctrl-C ends it"));
             }
+            if let Some(vhost_user) = &args.vhost_user {
+                say(&format!("serving {what} at {} by vhost-user; Ctrl-C ends it", vhost_user.address()));
+            }
             ender.wait().map_err(captive::ender_failed)?;
             Ok(0)
         }
-        Some(command) => Captive::start(command, &names[0], ender)?.wait(ender),
+        Some(command) => {
+            let socket = args.vhost_user.as_ref().map(|vhost_user| &vhost_user.path);
+            let socket = socket.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+            Captive::start(command, names.first().map(String::as_str), socket.as_deref(), ender)?.wait(ender)
+        }
     }
 }
 

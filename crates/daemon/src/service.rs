@@ -39,6 +39,7 @@ use crate::together;
 use crate::trace;
 use crate::value;
 use crate::value::check_low_water;
+use crate::vhost_user::VhostUserPlan;
 
 /// Maximum number of extents in a reply; bounds its memory.
 const MAX_EXTENTS: usize = 4096;
@@ -278,6 +279,9 @@ impl Control {
                 clients: status.map_or(0, |status| status.clients),
                 limit: status.and_then(|status| status.limit).map(|limit| limit.to_string()),
                 allow: check::in_words(&row.plan.allow),
+                vhost_user: row.plan.vhost_user.as_ref().map(|plan| {
+                    plan.row(status.and_then(|status| status.vhost_user.as_ref()), self.daemon.server.reactors())
+                }),
                 failed: row.failed.as_ref().map(Failure::in_a_line),
             }
         };
@@ -374,14 +378,16 @@ impl Control {
         done(self.daemon.set_limit(&wanted.name, limit))
     }
 
-    fn add_export(&self, add: t::AddExport, fds: Vec<OwnedFd>, rights: Rights) -> Result<Value, Failure> {
+    fn add_export(&self, add: t::AddExport, mut fds: Vec<OwnedFd>, rights: Rights) -> Result<Value, Failure> {
+        let vhost_user = VhostUserPlan::of_call(&add, &mut fds, rights)?;
         let what = match (add.pool, add.volume, add.spec) {
             (Some(pool), Some(volume), None) => What::Volume { pool, volume },
             (None, None, Some(spec)) => What::Device { spec },
             _ => return Err(Failure::usage("an export has either pool and volume, or spec").fix("give one of them")),
         };
         let name = value::export_name(&add.name).map_err(|why| Failure::usage(why).fix("choose another"))?;
-        let plan = ExportPlan { name, what, read_only: add.read_only.unwrap_or(false), limit: None, allow: Allow::All };
+        let read_only = add.read_only.unwrap_or(false);
+        let plan = ExportPlan { name, what, read_only, limit: None, allow: Allow::All, vhost_user };
         let passed = passed(fds)?;
         if passed.is_some() && !matches!(plan.what, What::Device { .. }) {
             return Err(
@@ -467,6 +473,7 @@ impl Control {
                 apply(open)
             })?;
         }
+        self.daemon.size_changed(pool, volume);
         self.volume(pool, volume)
     }
 

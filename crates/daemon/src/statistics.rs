@@ -28,7 +28,9 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
         (daemon.server.exports(), daemon.rows(), daemon.server.clients(), daemon.pools());
     let failed: Vec<&Row> = rows.iter().filter(|row| row.failed.is_some()).collect();
     let busiest = busiest(daemon, &served, MOST - failed.len().min(MOST / 2));
-    let listed = busiest.iter().map(|(status, io)| export(status, &rows, io));
+    let reactors = daemon.server.reactors();
+    let unserved = failed.iter().map(|row| failed_export(row, reactors));
+    let listed = busiest.iter().map(|(status, io)| export(status, &rows, io, reactors));
     let mut devices = device_statistics::all(daemon);
     if devices.len() > MOST {
         let answered: HashMap<&str, u64> =
@@ -40,10 +42,10 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
     }
     t::Statistics {
         uptime_ns,
-        reactors: daemon.server.reactors() as u64,
+        reactors: reactors as u64,
         queues: daemon.server.queues().iter().enumerate().map(|(at, group)| queue(at, &group.counts())).collect(),
         exports_total: (served.len() + failed.len()) as u64,
-        exports: listed.chain(failed.iter().copied().map(failed_export)).take(MOST).collect(),
+        exports: listed.chain(unserved).take(MOST).collect(),
         pools_total: pools.len() as u64,
         pools: pools.iter().map(|held| pool(held)).take(MOST).collect(),
         clients_total: clients.len() as u64,
@@ -82,7 +84,7 @@ fn pool(held: &Held) -> t::PoolStatistics {
 }
 
 /// Statistics of an export that is not served.
-fn failed_export(row: &Row) -> t::ExportStatistics {
+fn failed_export(row: &Row, reactors: usize) -> t::ExportStatistics {
     let (pool, volume) = of_volume(row);
     t::ExportStatistics {
         name: row.plan.name.clone(),
@@ -93,6 +95,7 @@ fn failed_export(row: &Row) -> t::ExportStatistics {
         failed_requests: 0,
         requests: t::RequestCounts::default(),
         failed: row.failed.as_ref().map(|why| why.cause().to_owned()),
+        vhost_user: row.plan.vhost_user.as_ref().map(|plan| plan.row(None, reactors)),
         errors: 0,
         kinds: Vec::new(),
     }
@@ -116,9 +119,10 @@ fn busiest<'a>(daemon: &Daemon, served: &'a [ExportStatus], most: usize) -> Vec<
     found.into_iter().map(|(status, group)| (status, group.map(|group| group.counts()).unwrap_or_default())).collect()
 }
 
-fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts) -> t::ExportStatistics {
+fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts, reactors: usize) -> t::ExportStatistics {
     let row = rows.iter().find(|row| row.plan.name == status.name);
     let (pool, volume) = row.map_or((None, None), of_volume);
+    let plan = row.and_then(|row| row.plan.vhost_user.as_ref());
     let counts = &status.counts;
     t::ExportStatistics {
         name: status.name.clone(),
@@ -135,6 +139,7 @@ fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts) -> t::ExportStatis
             others: counts.flushes + counts.trims + counts.zeroes + counts.others,
         },
         failed: None,
+        vhost_user: plan.map(|plan| plan.row(status.vhost_user.as_ref(), reactors)),
         errors: io.errors(),
         kinds: kinds(io),
     }

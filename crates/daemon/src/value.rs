@@ -1,10 +1,15 @@
 //! Parsers of single values on command lines, in configurations and in calls. Each error tells what is wrong and gives
 //! an example.
 
+use std::path::PathBuf;
+
 use sheave_base::units::{self, fmt_bytes};
 use sheave_vol::LowWater;
 
 use crate::failure::Failure;
+
+/// Longest path of a unix socket: `sun_path` has 108 bytes, of which the last is a NUL.
+pub(crate) const MAX_SOCKET_PATH: usize = 107;
 
 /// Parses a size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
 ///
@@ -48,6 +53,25 @@ pub fn low_water(text: &str) -> Result<LowWater, String> {
 pub fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
     mode.ok_or_else(|| "a mode is written as three octal digits, such as 0660".into())
+}
+
+/// Parses the path of a vhost-user socket: `PATH` or `unix:PATH`.
+///
+/// # Errors
+///
+/// The reason, as text.
+pub fn socket_path(text: &str) -> Result<PathBuf, String> {
+    if text.starts_with("tcp:") {
+        return Err("vhost-user passes memory of the guest, which needs a unix socket: write unix:PATH".into());
+    }
+    let path = text.strip_prefix("unix:").unwrap_or(text);
+    if path.is_empty() || path.contains(char::is_control) {
+        return Err("a socket is named by a path, such as /run/sheave/root.sock".into());
+    }
+    if path.len() > MAX_SOCKET_PATH {
+        return Err(format!("{path} is too long for a socket: choose a path of at most {MAX_SOCKET_PATH} bytes"));
+    }
+    Ok(path.into())
 }
 
 /// Parses the address of the status page: `HOST:PORT`, or a port on the loopback address.

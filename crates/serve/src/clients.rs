@@ -1,6 +1,7 @@
 //! The connected clients: for reports, and for disconnecting one of them.
 //!
-//! Each connection has a row from its accept to its end. The number of connections, which is bounded, bounds the rows.
+//! Each connection has a row from its accept to its end. The number of connections, which is bounded, bounds the rows:
+//! that of NBD clients by the places, that of vhost-user front-ends by the exports, which have one each at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,6 +78,8 @@ struct Rows {
     all: BTreeMap<u64, Row>,
     /// Number of clients that each reactor has.
     by_reactor: Vec<usize>,
+    /// Number of front-ends, which take no place.
+    front_ends: usize,
 }
 
 /// A client that was accepted and has a place.
@@ -96,11 +99,34 @@ struct Row {
     /// Everything but `counts`, which are in the tally.
     client: Client,
     tally: Arc<Tally>,
+    /// True for a vhost-user front-end, false for an NBD client.
+    is_front_end: bool,
 }
 
 impl Row {
     fn client(&self) -> Client {
         Client { counts: self.tally.read(), ..self.client.clone() }
+    }
+}
+
+impl Rows {
+    /// Adds a row. `queues` is the number of queues of a front-end, and `None` for an NBD client.
+    fn add(
+        &mut self,
+        (fd, origin): (OwnedFd, Origin),
+        listener: usize,
+        at: Vec<Address>,
+        reactor: usize,
+        queues: Option<usize>,
+    ) -> Arrival {
+        let who = Who { origin, certificate: Vec::new(), at };
+        let (counts, tally) = (IoCounts::default(), Arc::new(Tally::new(queues.unwrap_or(1))));
+        self.next += 1;
+        let id = self.next;
+        let (peer, since, known) = (origin.to_string(), SystemTime::now(), who.clone());
+        let client = Client { id, who: known, reactor, peer, export: None, since, counts };
+        self.all.insert(id, Row { client, tally: tally.clone(), is_front_end: queues.is_some() });
+        Arrival { fd, listener, id, peer: origin.peer(), who, tally }
     }
 }
 
@@ -117,19 +143,23 @@ impl Clients {
     /// Adds a client that reactor `accepted_by` accepted at a listener with the addresses `at`. Returns the reactor
     /// that is to serve it: the one with the fewest clients, and among equals the one that accepted it.
     pub(crate) fn came(&self, accepted_by: usize, fd: OwnedFd, listener: usize, at: Vec<Address>) -> (usize, Arrival) {
+        // Before the lock: it asks the kernel.
         let origin = origin(&fd);
-        let who = Who { origin, certificate: Vec::new(), at };
-        let (counts, tally) = (IoCounts::default(), Arc::new(Tally::default()));
         let mut rows = self.lock();
         let fewest = (0..rows.by_reactor.len()).min_by_key(|at| (rows.by_reactor[*at], *at != accepted_by));
         let reactor = fewest.unwrap_or(accepted_by);
         rows.by_reactor.get_mut(reactor).into_iter().for_each(|has| *has += 1);
-        rows.next += 1;
-        let id = rows.next;
-        let (peer, since, known) = (origin.to_string(), SystemTime::now(), who.clone());
-        let client = Client { id, who: known, reactor, peer, export: None, since, counts };
-        rows.all.insert(id, Row { client, tally: tally.clone() });
-        (reactor, Arrival { fd, listener, id, peer: origin.peer(), who, tally })
+        (reactor, rows.add((fd, origin), listener, at, reactor, None))
+    }
+
+    /// Adds a vhost-user front-end, which has connected to the socket of an export that a device of `reactor` serves
+    /// with so many queues.
+    pub(crate) fn attached(&self, reactor: usize, fd: OwnedFd, at: Vec<Address>, queues: usize) -> Arrival {
+        // Before the lock: it asks the kernel.
+        let origin = origin(&fd);
+        let mut rows = self.lock();
+        rows.front_ends += 1;
+        rows.add((fd, origin), 0, at, reactor, Some(queues))
     }
 
     pub(crate) fn chose(&self, id: u64, export: &str) {
@@ -151,10 +181,10 @@ impl Clients {
 
     pub(crate) fn left(&self, id: u64) {
         let mut rows = self.lock();
-        if let Some(row) = rows.all.remove(&id)
-            && let Some(has) = rows.by_reactor.get_mut(row.client.reactor)
-        {
-            *has -= 1;
+        match rows.all.remove(&id) {
+            Some(row) if row.is_front_end => rows.front_ends -= 1,
+            Some(row) => rows.by_reactor.get_mut(row.client.reactor).into_iter().for_each(|has| *has -= 1),
+            None => {}
         }
     }
 
@@ -166,8 +196,10 @@ impl Clients {
         self.lock().all.get(&id).map(Row::client)
     }
 
+    /// Returns the number of clients that take a place.
     pub(crate) fn count(&self) -> usize {
-        self.lock().all.len()
+        let rows = self.lock();
+        rows.all.len() - rows.front_ends
     }
 
     pub(crate) fn list(&self) -> Vec<Client> {

@@ -1,8 +1,9 @@
-//! Counts of requests and bytes: a [`Tally`] for each connection, [`IoCounts`] for reports.
+//! Counts of requests and bytes: a [`Tally`] for each client, [`IoCounts`] for reports.
 //!
 //! Invariants:
-//! - K1. Only the reactor of a connection writes to its tally, with a plain load and store. Any thread may read it at
-//!   any time: it may see one counter of a request updated before another, and each counter only grows.
+//! - K1. A tally has a part for each session of the client, one for an NBD connection and one for each queue of a
+//!   vhost-user device. Only the reactor of the session writes to it, with a plain load and store. Any thread may read
+//!   it at any time: it may see one counter of a request updated before another, and each counter only grows.
 //! - K2. A connection counts with its export from the moment when it gets the export. At its end its counters are added
 //!   to those that the export keeps, under the lock that readers take, so that the sum of an export never shrinks while
 //!   its name is served.
@@ -10,7 +11,7 @@
 use std::time::Duration;
 
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
-use sheave_nbd::session::{Command, Request};
+use sheave_nbd::session::Command;
 
 /// Counts of a client, or of all clients of an export since its name is served.
 ///
@@ -62,20 +63,45 @@ enum Of {
 
 const NUMBERS: usize = Of::ThrottledNs as usize + 1;
 
-/// The counters of one connection (K1).
+/// The counters of one client (K1).
+#[derive(Debug)]
+pub(crate) struct Tally(Box<[Part]>);
+
+/// The counters of one session.
 #[derive(Debug, Default)]
-pub(crate) struct Tally([AtomicU64; NUMBERS]);
+pub(crate) struct Part([AtomicU64; NUMBERS]);
 
 impl Tally {
+    pub(crate) fn new(parts: usize) -> Tally {
+        Tally((0..parts).map(|_| Part::default()).collect())
+    }
+
+    /// Returns the part of a session.
+    #[inline]
+    pub(crate) fn part(&self, number: usize) -> &Part {
+        &self.0[number]
+    }
+
+    /// Returns the sum of all parts.
+    pub(crate) fn read(&self) -> IoCounts {
+        let mut sum = IoCounts::default();
+        self.0.iter().for_each(|part| sum += part.read());
+        sum
+    }
+}
+
+impl Part {
+    #[inline]
     fn add(&self, of: Of, n: u64) {
         let cell = &self.0[of as usize];
         // Relaxed: one writer (K1), and a reader wants each number by itself.
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Counts a successful request.
-    pub(crate) fn done(&self, request: &Request) {
-        let (ios, bytes) = match request.command {
+    /// Counts a successful request of `len` bytes.
+    #[inline]
+    pub(crate) fn done(&self, command: Command, len: u64) {
+        let (ios, bytes) = match command {
             Command::Read => (Of::Reads, Some(Of::ReadBytes)),
             Command::Write => (Of::Writes, Some(Of::WrittenBytes)),
             Command::Flush => (Of::Flushes, None),
@@ -85,7 +111,7 @@ impl Tally {
         };
         self.add(ios, 1);
         if let Some(bytes) = bytes {
-            self.add(bytes, request.len);
+            self.add(bytes, len);
         }
     }
 
@@ -98,7 +124,7 @@ impl Tally {
         self.add(Of::ThrottledNs, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(crate) fn read(&self) -> IoCounts {
+    fn read(&self) -> IoCounts {
         // Relaxed: as in `add`.
         let of = |of: Of| self.0[of as usize].load(Ordering::Relaxed);
         IoCounts {

@@ -33,6 +33,7 @@ use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
 use crate::limit::{Bucket, Limit};
 use crate::serial_thread::SerialThread;
+use crate::vhost_user::{Board, VhostUser, VhostUserStatus};
 
 /// Name of the metadata context that every export has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
@@ -126,6 +127,8 @@ pub struct Export {
     pub allow: Allow,
     /// The storage.
     pub backend: Box<dyn Backend>,
+    /// The socket where a virtual machine attaches it; `None`: only NBD clients are served.
+    pub vhost_user: Option<VhostUser>,
 }
 
 impl Export {
@@ -185,6 +188,7 @@ pub(crate) struct Served {
     export: Export,
     locks: Arc<BlockLocks>,
     status_thread: SerialThread,
+    board: Board,
     /// Declared last, hence dropped last: the flag is set after the backend is dropped.
     _last: Last,
 }
@@ -193,6 +197,11 @@ impl Served {
     /// Returns the table of changes of its file.
     pub(crate) fn locks(&self) -> &Arc<BlockLocks> {
         &self.locks
+    }
+
+    /// Returns what reactors tell about its vhost-user device.
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
     }
 
     /// Returns the thread that answers BLOCK_STATUS requests which take I/O.
@@ -321,6 +330,8 @@ pub struct ExportStatus {
     pub allow: Allow,
     /// Number of refusals to clients that may not open it.
     pub refused: u64,
+    /// Its vhost-user device, if it has one.
+    pub vhost_user: Option<VhostUserStatus>,
 }
 
 /// A slow I/O of a server.
@@ -355,7 +366,7 @@ impl Exports {
     #[must_use]
     pub fn new(list: Vec<Export>) -> Exports {
         let exports = Exports::default();
-        list.into_iter().for_each(|export| exports.put(export));
+        list.into_iter().for_each(|export| _ = exports.put(export));
         exports
     }
 
@@ -370,7 +381,7 @@ impl Exports {
         let exports = Exports::default();
         for (name, export) in list {
             match export {
-                Some(export) => exports.put(export),
+                Some(export) => _ = exports.put(export),
                 None => exports.keep_place(name),
             }
         }
@@ -394,21 +405,27 @@ impl Exports {
     }
 
     /// Returns the export with the number that a client was given.
-    fn by_id(&self, id: u32) -> Option<Arc<Served>> {
+    pub(crate) fn by_id(&self, id: u32) -> Option<Arc<Served>> {
         self.lock().list.iter().find(|entry| entry.id == id)?.export.clone()
     }
 
     /// Puts an export in the place of its name, or at the end if the name has no place. Clients of an earlier export of
-    /// that name keep the earlier one.
-    pub(crate) fn put(&self, export: Export) {
+    /// that name keep the earlier one. Returns its number if it has a vhost-user device, which is to be served.
+    pub(crate) fn put(&self, export: Export) -> Option<u32> {
+        let has_device = export.vhost_user.is_some();
         let mut entries = self.lock();
         let id = entries.next_id;
         entries.next_id = id.wrapping_add(1);
         let name = export.name.clone();
         let gone = Gone::default();
         let (locks, allow) = (entries.locks_of(&export), export.allow.clone());
-        let export =
-            Some(Arc::new(Served { export, locks, status_thread: SerialThread::default(), _last: Last(gone.clone()) }));
+        let export = Some(Arc::new(Served {
+            export,
+            locks,
+            status_thread: SerialThread::default(),
+            board: Board::default(),
+            _last: Last(gone.clone()),
+        }));
         match entries.list.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
                 (entry.id, entry.export, entry.gone, entry.allow) = (id, export, gone, allow);
@@ -422,6 +439,18 @@ impl Exports {
                 entries.list.push(Entry { id, name, export, gone, clients, counts, bucket, allow, refused: 0 });
             }
         }
+        has_device.then_some(id)
+    }
+
+    /// Returns the numbers of the exports that have a vhost-user device.
+    pub(crate) fn with_devices(&self) -> Vec<u32> {
+        let has = |entry: &&Entry| entry.export.as_ref().is_some_and(|export| export.vhost_user.is_some());
+        self.lock().list.iter().filter(has).map(|entry| entry.id).collect()
+    }
+
+    /// Returns the number of the export with this name.
+    pub(crate) fn id_of(&self, name: &str) -> Option<u32> {
+        self.lock().list.iter().find(|entry| entry.name == name).map(|entry| entry.id)
     }
 
     /// Adds a place at the end for an export that is still to come.
@@ -547,6 +576,10 @@ impl Exports {
                 limit: entry.bucket.limit(),
                 allow: entry.allow.clone(),
                 refused: entry.refused,
+                vhost_user: export
+                    .vhost_user
+                    .as_ref()
+                    .map(|vhost_user| export.board.status(vhost_user.listener.address())),
             })
         };
         self.lock().list.iter().filter_map(of).collect()

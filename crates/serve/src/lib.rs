@@ -14,6 +14,7 @@
 //! | [`limit`] | rate limits of exports |
 //! | [`listen`] | addresses, and the sockets that listen on them |
 //! | [`tls`] | certificates and keys, and the clients that these let in |
+//! | [`vhost_user`] | the sockets where virtual machines attach exports |
 //! | [`error`] | errors of a server |
 //! | `reactor` | one thread with one ring: its connections, their requests and replies |
 //! | `payload` | memory of requests and replies |
@@ -51,6 +52,7 @@ pub mod server;
 mod shared;
 mod shares;
 pub mod tls;
+pub mod vhost_user;
 
 pub use allow::{Allow, Network, Rule};
 pub use clients::{Client, Origin, Who};
@@ -65,3 +67,4 @@ pub use listen::{Address, Listener, SocketAccess};
 pub use server::Server;
 pub use shared::{Notice, Notices, ServerOptions};
 pub use tls::{Expiry, Tls, TlsFiles};
+pub use vhost_user::{VhostQueueStatus, VhostUser, VhostUserStatus};

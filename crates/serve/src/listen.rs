@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -210,6 +210,13 @@ impl Listener {
         self.fd.as_raw_fd()
     }
 
+    /// Takes the next connection, without waiting for one.
+    pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
+        // A connection that has gone meanwhile would otherwise be waited for.
+        rustix::io::ioctl_fionbio(&self.fd, true)?;
+        rustix::net::accept_with(&self.fd, rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK)
+    }
+
     /// Makes a listener of a socket that another process, such as systemd, has bound and listens on. Its path is not
     /// removed with the listener.
     ///
@@ -242,6 +249,12 @@ impl Listener {
 
     pub(crate) fn is_tcp(&self) -> bool {
         matches!(self.address, Address::Tcp(_))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

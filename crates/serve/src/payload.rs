@@ -70,9 +70,13 @@ impl Shape {
     }
 }
 
-/// The memory of one request.
+/// The memory of one request. In a box, which is kept with its buffer, because requests and replies are passed on by
+/// value.
 #[derive(Debug)]
-pub(crate) struct Payload {
+pub(crate) struct Payload(Box<Memory>);
+
+#[derive(Debug)]
+struct Memory {
     buf: Buf,
     shape: Shape,
     /// Bytes that it counts for in `shares`, from its start on.
@@ -84,105 +88,102 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
+    fn new(buf: Buf, counted: u64) -> Payload {
+        Payload(Box::new(Memory { buf, shape: Shape::NONE, counted, of_room: false, touched: 0 }))
+    }
+
     /// Returns the bytes that it counts for in `shares`.
     pub(crate) fn counted(&self) -> u64 {
-        self.counted
+        self.0.counted
     }
 
     /// Returns true if some of its bytes come from the room that is reserved for one request of the largest size.
     pub(crate) fn is_of_room(&self) -> bool {
-        self.of_room
+        self.0.of_room
     }
 
     /// Returns the bytes of data that the counted bytes have room for (P1).
     pub(crate) fn room(&self) -> u64 {
-        self.counted.min(self.buf.len() as u64) - self.shape.around() as u64
+        self.0.counted.min(self.0.buf.len() as u64) - self.0.shape.around() as u64
     }
 
     /// Returns the position of the data.
     pub(crate) fn start(&self) -> usize {
-        self.shape.at()
+        self.0.shape.at()
     }
 
     /// Returns the position of the blocks that contain the data.
     pub(crate) fn blocks_at(&self) -> usize {
-        self.shape.blocks_at()
+        self.0.shape.blocks_at()
     }
 
     /// Returns the position of the edge blocks that are read for rewriting, apart from the data.
     pub(crate) fn aside_at(&self) -> usize {
-        before(self.shape.align)
+        before(self.0.shape.align)
     }
 
     /// Returns the alignment of these positions in memory.
     pub(crate) fn align(&self) -> usize {
-        self.shape.align
+        self.0.shape.align
     }
 
     /// Returns the bytes that it counts for once all its data has arrived.
     pub(crate) fn cost(&self) -> u64 {
-        Pool::cost(&self.shape)
+        Pool::cost(&self.0.shape)
     }
 
     /// Returns the memory before the data. A header is put at its end.
     pub(crate) fn headroom(&mut self) -> &mut [u8] {
-        &mut self.buf[..self.shape.at()]
+        &mut self.0.buf[..self.0.shape.at()]
     }
 
     /// Returns `len` bytes of the memory from position `at` on. The data begins at [`Payload::start`].
     pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        &self.buf[at..at + len]
+        &self.0.buf[at..at + len]
     }
 
-    #[cfg(test)]
+    /// Returns such memory to change it.
     pub(crate) fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        &mut self.buf[at..at + len]
+        &mut self.0.buf[at..at + len]
     }
 
     /// Copies `bytes` into the data, to offset `from`.
     pub(crate) fn fill(&mut self, from: usize, bytes: &[u8]) {
         debug_assert!((from + bytes.len()) as u64 <= self.room(), "P1");
         let start = self.start() + from;
-        self.buf[start..start + bytes.len()].copy_from_slice(bytes);
+        self.0.buf[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Copies bytes within the memory.
     pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) {
-        debug_assert!((to + len) as u64 <= self.counted, "P1");
-        self.buf.copy_within(from..from + len, to);
+        debug_assert!((to + len) as u64 <= self.0.counted, "P1");
+        self.0.buf.copy_within(from..from + len, to);
     }
 
     /// Zeroes bytes of the memory.
     pub(crate) fn zero(&mut self, at: usize, len: usize) {
-        debug_assert!((at + len) as u64 <= self.counted, "P1");
-        self.buf[at..at + len].fill(0);
+        debug_assert!((at + len) as u64 <= self.0.counted, "P1");
+        self.0.buf[at..at + len].fill(0);
     }
 
     /// Makes a source of zeroes. A reactor has only one, which no limit counts. `None` if the system has no memory.
     pub(crate) fn zeroes(len: usize) -> Option<Payload> {
         let buf = Buf::zeroed(len, ALIGN).ok()?;
-        Some(Payload { buf, shape: Shape::NONE, counted: len as u64, of_room: false, touched: 0 })
+        Some(Payload::new(buf, len as u64))
     }
 
     /// Returns the address of position `at` of the memory. The data begins at [`Payload::start`].
     pub(crate) fn address(&mut self, at: usize) -> *mut u8 {
-        debug_assert!(at <= self.buf.len());
-        self.buf.as_mut_ptr().wrapping_add(at)
+        debug_assert!(at <= self.0.buf.len());
+        self.0.buf.as_mut_ptr().wrapping_add(at)
     }
-}
-
-/// A buffer for reuse, with the number of bytes whose pages are allocated.
-#[derive(Debug)]
-struct Kept {
-    buf: Buf,
-    touched: u64,
 }
 
 /// The pool that payloads are taken from.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Buffers for reuse, by the binary logarithm of their size.
-    kept: Vec<Vec<Kept>>,
+    /// Payloads for reuse, by the binary logarithm of the size of their buffers.
+    kept: Vec<Vec<Payload>>,
     /// Allocated bytes of kept buffers, and of payloads beyond what these count for (P2).
     kept_bytes: u64,
 }
@@ -209,29 +210,32 @@ impl Pool {
     /// Takes memory of this layout that counts for `counted` bytes. `None` if the system has no memory.
     pub(crate) fn take(&mut self, shape: &Shape, counted: u64, of_room: bool) -> Option<Payload> {
         let class = class(shape.bytes());
-        let Kept { buf, touched } = match self.kept[class as usize].pop() {
+        let mut payload = match self.kept[class as usize].pop() {
             Some(kept) => kept,
-            None => Kept { buf: Buf::zeroed(1 << class, ALIGN).ok()?, touched: 0 },
+            None => Payload::new(Buf::zeroed(1 << class, ALIGN).ok()?, 0),
         };
-        self.kept_bytes -= touched.min(counted);
-        Some(Payload { buf, shape: *shape, counted, of_room, touched })
+        let memory = &mut *payload.0;
+        self.kept_bytes -= memory.touched.min(counted);
+        (memory.shape, memory.counted, memory.of_room) = (*shape, counted, of_room);
+        Some(payload)
     }
 
     /// Lets a payload count for `more` bytes.
     pub(crate) fn grow(&mut self, payload: &mut Payload, more: u64, of_room: bool) {
-        self.kept_bytes -= payload.touched.saturating_sub(payload.counted).min(more);
-        payload.counted += more;
-        payload.of_room |= of_room;
+        let memory = &mut *payload.0;
+        self.kept_bytes -= memory.touched.saturating_sub(memory.counted).min(more);
+        memory.counted += more;
+        memory.of_room |= of_room;
     }
 
     /// Takes memory back.
-    pub(crate) fn put(&mut self, payload: Payload) {
-        let Payload { buf, counted, touched, .. } = payload;
-        self.kept_bytes -= touched.saturating_sub(counted);
-        let touched = touched.max(counted);
-        if self.kept_bytes + touched <= MAX_KEPT {
-            self.kept_bytes += touched;
-            self.kept[buf.len().trailing_zeros() as usize].push(Kept { buf, touched });
+    pub(crate) fn put(&mut self, mut payload: Payload) {
+        let memory = &mut *payload.0;
+        self.kept_bytes -= memory.touched.saturating_sub(memory.counted);
+        memory.touched = memory.touched.max(memory.counted);
+        if self.kept_bytes + memory.touched <= MAX_KEPT {
+            self.kept_bytes += memory.touched;
+            self.kept[memory.buf.len().trailing_zeros() as usize].push(payload);
         }
     }
 
@@ -319,14 +323,14 @@ mod tests {
             let read = whole(&mut pool, 1 << 20, 1);
             pool.put(read);
             slow.push(pool.take(&Shape::whole(1 << 20, 1), 8 << 10, false).expect("there is memory"));
-            let beyond: u64 = slow.iter().map(|payload| payload.touched.saturating_sub(payload.counted)).sum();
-            let kept: u64 = pool.kept.iter().flatten().map(|kept| kept.touched).sum();
+            let beyond: u64 = slow.iter().map(|payload| payload.0.touched.saturating_sub(payload.counted())).sum();
+            let kept: u64 = pool.kept.iter().flatten().map(|kept| kept.0.touched).sum();
             assert_eq!(pool.kept_bytes, kept + beyond, "P2");
             assert!(pool.kept_bytes <= MAX_KEPT, "P2");
         }
         slow.iter_mut().for_each(|payload| pool.grow(payload, 1 << 20, false));
         slow.into_iter().for_each(|payload| pool.put(payload));
-        let kept: u64 = pool.kept.iter().flatten().map(|kept| kept.touched).sum();
+        let kept: u64 = pool.kept.iter().flatten().map(|kept| kept.0.touched).sum();
         assert!(pool.kept_bytes == kept && kept <= MAX_KEPT);
     }
 

@@ -3,22 +3,27 @@
 //! Each turn of the loop handles completions (of socket operations and of I/O), lets the connections that these have
 //! touched proceed, and makes one system call, which submits everything that was prepared and waits for more.
 //!
-//! Owns the connections and decides when they end. The parser and the replies of a connection are in [`conn`], the life
-//! of a request is in [`requests`], and everything that hands memory to the kernel is in [`raw`].
+//! Owns the sessions and decides when they end. The kinds of session are in [`session`], the NBD connection in
+//! [`conn`], the life of a request is in [`requests`], and everything that hands memory to the kernel is in [`raw`].
 
 mod arrivals;
 mod batch;
 mod conn;
 mod door;
+mod held_back;
+mod lookout;
+mod ops;
 mod places;
 mod questions;
 mod raw;
 mod requests;
+mod session;
 #[cfg(test)]
 mod tests;
 mod tls_stream;
 mod turns;
 mod unaligned;
+pub(crate) mod vhost;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
@@ -32,9 +37,11 @@ use sheave_uring::{IoWq, Ring, RingHandle};
 
 use self::conn::Conn;
 use self::door::Door;
+use self::lookout::Lookout;
 use self::questions::Moment;
-use self::raw::{Kind, token};
+use self::raw::{Kind, of_token, token};
 use self::requests::{ENTRIES, Io, MAX_COST};
+use self::session::Session;
 use crate::clients::Arrival;
 use crate::error::ServeError;
 use crate::limit::TICK;
@@ -54,14 +61,15 @@ const MIN_HANDSHAKES: usize = 16;
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Reactor {
-    /// Declared before the connections, hence dropped first: its ring may still use their memory (S1).
+    /// Declared before the sessions, hence dropped first: its ring may still use their memory (S1).
     io: Io,
-    conns: Vec<Option<Box<Conn>>>,
+    sessions: Vec<Option<Session>>,
     free: Vec<usize>,
+    /// Number of clients with a place.
     live: usize,
-    /// Stack of the connections that may have something to do.
+    /// Stack of the sessions that may have something to do.
     touched: Vec<usize>,
-    /// Connections that proceed in the next turn without waiting for an event.
+    /// Sessions that proceed in the next turn without waiting for an event.
     later: Vec<usize>,
     /// By listener: true while an accept is under way.
     accepting: Vec<bool>,
@@ -76,11 +84,12 @@ pub(crate) struct Reactor {
     /// Time of the next check for clients that hold memory and make no progress.
     stalls_at: Option<Instant>,
     trim_at: Option<Instant>,
-    /// Connections whose request a limit holds back: the time at which the request may begin, and the number of the
-    /// connection. Each connection is here at most once, and is removed when it ends.
+    /// Sessions whose request a limit holds back: the time at which the request may begin, and the number of the
+    /// session. Each session is here at most once, and is removed when it ends.
     held_back: Vec<(Instant, usize)>,
     /// Time of the next check whether the clients of `held_back` have hung up.
     hang_ups_at: Option<Instant>,
+    lookout: Lookout,
     /// Deadline of the shutdown; `None` before the server ends.
     ends_at: Option<Instant>,
     events: Vec<SocketEvent>,
@@ -105,7 +114,7 @@ impl Reactor {
         let shares = Shares::new(options.server_bytes / reactors as u64, most, MAX_COST);
         Ok(Reactor {
             io: Io::new(ring, number, shared.clone(), shares),
-            conns: Vec::new(),
+            sessions: Vec::new(),
             free: Vec::new(),
             live: 0,
             touched: Vec::new(),
@@ -120,6 +129,7 @@ impl Reactor {
             trim_at: None,
             held_back: Vec::new(),
             hang_ups_at: None,
+            lookout: Lookout::new(),
             ends_at: None,
             events: Vec::new(),
             closing: Vec::new(),
@@ -164,8 +174,14 @@ impl Reactor {
         self.let_go();
         // After `let_go`: connections that ended have made room.
         self.accept_more();
+        // Last: a queue that takes requests afterwards would sleep without a kick to wake it.
+        while self.finds_requests() {
+            self.go_on();
+        }
         // An accept that is under way may still return a client, and its socket would stay open.
-        if self.ends_at.is_some() && self.live == 0 && !self.accepting.contains(&true) {
+        // A device of another reactor may send orders as long as it is there.
+        let is_empty = self.free.len() == self.sessions.len() && !self.shared.has_devices();
+        if self.ends_at.is_some() && is_empty && !self.accepting.contains(&true) {
             return None;
         }
         let timeout = self.timeout();
@@ -185,7 +201,7 @@ impl Reactor {
             return;
         }
         while let Some(number) = self.io.questions.next() {
-            if let Some(Some(conn)) = self.conns.get_mut(number) {
+            if let Some(conn) = conn_of(&mut self.sessions, number) {
                 while conn.answer_question(&self.io) && self.io.questions.has_time(Instant::now()) {}
             }
             self.touched.push(number);
@@ -200,6 +216,7 @@ impl Reactor {
     fn after_wait(&mut self, timeout: Option<Duration>) {
         self.io.turn = self.io.turn.wrapping_add(1);
         self.touched.append(&mut self.later);
+        self.io.start_later();
         self.socket_events();
         self.finished();
         self.obey();
@@ -215,10 +232,20 @@ impl Reactor {
             match order {
                 // The server is ending: no client gets a place any more.
                 Order::Come(arrival) if self.ends_at.is_some() => self.shared.clients.left(arrival.id),
+                Order::Serve { export } if self.ends_at.is_none() => self.serve_device(export),
+                Order::Serve { .. } => {}
+                Order::Resized { export } => self.resized(export),
+                Order::BeginQueue(begin) => self.begin_queue(*begin),
+                Order::Queue { session, order } => self.order_queue(session, order),
+                Order::Device { session, queue, told } => self.device_told(session, queue, told),
                 Order::Come(arrival) => self.arriving.push_back(arrival),
                 Order::Disconnect { client } => {
                     self.turn_away(|arrival| arrival.id == client);
-                    self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
+                    self.drop_where(
+                        |session| session.client() == Some(client),
+                        |_| "somebody has disconnected it",
+                        |_| None,
+                    );
                 }
                 Order::Limits => self.begin_all_held_back(),
                 // Fails if the receiver gave up waiting.
@@ -227,7 +254,7 @@ impl Reactor {
                 Order::Turn { slot } => self.io.turn_came(slot),
                 Order::Status { conn, found } => {
                     // The connection is still the same one: it cannot end while its question is open.
-                    if let Some(Some(asked)) = self.conns.get_mut(conn) {
+                    if let Some(asked) = self.conn(conn) {
                         asked.status(found);
                         self.touched.push(conn);
                     }
@@ -237,7 +264,12 @@ impl Reactor {
                     let _ = done.try_send(());
                 }
                 Order::Close { export, done } => {
-                    self.drop_where(|conn| conn.export() == Some(export), "its export was taken out", |_| None);
+                    for (number, session) in self.sessions.iter_mut().enumerate() {
+                        if let Some(session) = session.as_mut().filter(|session| session.export() == Some(export)) {
+                            session.close();
+                            self.touched.push(number);
+                        }
+                    }
                     self.closing.push((export, done));
                 }
             }
@@ -246,9 +278,9 @@ impl Reactor {
 
     /// Detaches the files of exports that are closing and have no clients here any more.
     fn let_go(&mut self) {
-        let (conns, io) = (&self.conns, &mut self.io);
+        let (sessions, io) = (&self.sessions, &mut self.io);
         self.closing.retain(|(export, done)| {
-            if conns.iter().flatten().any(|conn| conn.export() == Some(*export)) {
+            if sessions.iter().flatten().any(|session| session.export() == Some(*export)) {
                 return true;
             }
             io.close(*export);
@@ -263,18 +295,14 @@ impl Reactor {
         let mut events = std::mem::take(&mut self.events);
         self.io.ring.take_socket_events(&mut events);
         for event in events.drain(..) {
-            let number = (event.token >> 2) as usize;
-            match event.token & 3 {
-                0 => self.accepted(number, event.res),
+            let (kind, number) = of_token(event.token);
+            match kind {
+                Kind::Accept => self.accepted(number, event.res),
                 kind => {
-                    let Some(Some(conn)) = self.conns.get_mut(number) else { continue };
-                    if kind == Kind::Recv as u32 {
-                        conn.received(&mut self.io, &event);
-                        if !conn.has_question() {
-                            self.io.questions.others_have_work();
-                        }
-                    } else {
-                        conn.sent(&mut self.io, event.res);
+                    let Some(Some(session)) = self.sessions.get_mut(number) else { continue };
+                    session.event(&mut self.io, kind, &event);
+                    if matches!(session, Session::Queue(_)) {
+                        self.lookout.kicked();
                     }
                     self.touched.push(number);
                 }
@@ -293,12 +321,15 @@ impl Reactor {
                 let Some(answer) = self.io.op_ended(slot, res) else { continue };
                 let number = answer.conn;
                 self.io.questions.others_have_work();
-                match self.conns.get_mut(number).and_then(Option::as_mut) {
-                    Some(conn) => conn.answer(&mut self.io, answer),
-                    // Cannot happen, as a connection outlives its requests. The memory is given back anyway.
+                match self.sessions.get_mut(number).and_then(Option::as_mut) {
+                    Some(session) => session.answer(&mut self.io, answer),
+                    // Cannot happen, as a session outlives its requests. The memory is given back anyway.
                     None => answer.payload.into_iter().for_each(|payload| self.io.give_back(number, payload)),
                 }
-                self.touched.push(number);
+                // Answers of one session mostly come in a row.
+                if self.touched.last() != Some(&number) {
+                    self.touched.push(number);
+                }
             }
             let more = !ended.is_empty();
             ended.clear();
@@ -311,8 +342,8 @@ impl Reactor {
         }
     }
 
-    /// Lets the touched connections proceed: each parses the bytes that it has kept, sends, and receives. Repeats until
-    /// nothing more can start.
+    /// Lets the touched sessions proceed: each reads, starts requests, and replies. Repeats until nothing more can
+    /// start.
     fn go_on(&mut self) {
         loop {
             while let Some(number) = self.touched.pop() {
@@ -338,40 +369,44 @@ impl Reactor {
     }
 
     fn go_on_with(&mut self, number: usize) {
-        let Some(Some(conn)) = self.conns.get_mut(number) else { return };
-        conn.go_on(&mut self.io, &self.shared);
-        if let Some(why) = conn.take_complaint()
-            && let Some(client) = self.shared.clients.get(conn.id())
+        let Some(Some(session)) = self.sessions.get_mut(number) else { return };
+        session.go_on(&mut self.io, &self.shared);
+        if let Session::Device(device) = session
+            && let Some(until) = device.handshake_until()
+        {
+            self.look_at.get_or_insert(until);
+        }
+        if let Some(why) = session.take_complaint()
+            && let Some(client) = session.client().and_then(|client| self.shared.clients.get(client))
         {
             (self.shared.notices)(&Notice::Dropped { client: &client, why: &why });
         }
-        if conn.is_gone() {
+        if session.is_gone() {
             self.remove(number);
-        } else if conn.yields(&self.io) {
+        } else if session.yields(&self.io) {
             self.later.push(number);
-        } else if let Some(until) = conn.newly_held_back() {
-            self.hold_back(until, number);
+        } else {
+            self.note_held_back(number);
         }
     }
 
     fn remove(&mut self, number: usize) {
-        if let Some(mut conn) = self.conns[number].take() {
-            // Before `leave`: a client that leaves the account must hold nothing.
-            conn.give_back(&mut self.io);
+        if let Some(mut session) = self.sessions[number].take() {
+            // Before the account is closed: a client that leaves it must hold nothing.
+            session.leave(&mut self.io, &self.shared);
             self.io.shares.leave(number);
             self.door.forget(number);
             self.held_back.retain(|(_, other)| *other != number);
-            if let Some(export) = conn.export() {
-                self.io.leave(export);
-                self.shared.exports.left(export, conn.tally());
-            }
-            self.shared.clients.left(conn.id());
             self.free.push(number);
-            self.live -= 1;
-            if self.live == 0 {
+            self.live -= usize::from(session.conn().is_some());
+            if self.free.len() == self.sessions.len() {
                 self.trim_at = Some(Instant::now() + KEEP);
             }
         }
+    }
+
+    fn conn(&mut self, number: usize) -> Option<&mut Conn> {
+        conn_of(&mut self.sessions, number)
     }
 
     /// Starts an accept on each listener. While all places of this reactor are taken, other reactors accept; while all
@@ -408,10 +443,10 @@ impl Reactor {
     /// connections keep no client out, and a burst of clients is only delayed.
     fn has_room_for_handshake(&mut self) -> bool {
         let untils = self
-            .conns
+            .sessions
             .iter()
             .enumerate()
-            .filter_map(|(number, conn)| Some((conn.as_ref()?.handshake_until()?, number)));
+            .filter_map(|(number, session)| Some((session.as_ref()?.conn()?.handshake_until()?, number)));
         let most = (self.most / 2).max(MIN_HANDSHAKES);
         if untils.clone().count() < most {
             return true;
@@ -424,7 +459,7 @@ impl Reactor {
             self.accept_after = Some(now + left);
             return false;
         }
-        if let Some(conn) = &mut self.conns[number] {
+        if let Some(conn) = self.conn(number) {
             conn.drop_client("others wait for its place, and it has not chosen an export");
             self.later.push(number);
         }
@@ -454,18 +489,17 @@ impl Reactor {
 
     /// Returns the timeout of the wait: the time until the first deadline.
     fn timeout(&mut self) -> Option<Duration> {
-        if !self.later.is_empty() {
+        if !self.later.is_empty() || !self.io.later.is_empty() {
             return Some(Duration::ZERO);
         }
-        let idle = self.io.is_idle();
+        let (idle, now) = (self.io.is_idle(), Instant::now());
         if idle && self.trim_at.is_none() && self.io.keeps_memory() {
-            self.trim_at = Some(Instant::now() + KEEP);
+            self.trim_at = Some(now + KEEP);
         } else if !idle {
             self.trim_at = None;
         }
         let looks = [self.look_at, self.hang_ups_at, self.stalls_at, self.door.look_at];
         let all = looks.into_iter().chain([self.trim_at, self.ends_at, self.accept_after]);
-        let now = Instant::now();
         let first = all.flatten().min().map(|first| first.saturating_duration_since(now));
         let held_back = self.held_back.iter().map(|(until, _)| until.saturating_duration_since(now).max(TICK)).min();
         let question = self.io.questions.due_in(|| now);
@@ -476,8 +510,9 @@ impl Reactor {
     /// along with the next event, which saves a call, unless something depends on its end. If such a send takes longer
     /// because its client stopped reading, the ring returns other events after some milliseconds.
     fn wanted(&mut self) -> u32 {
-        let (conns, io) = (&self.conns, &self.io);
-        let has_time = |&&number: &&usize| conns[number].as_ref().is_some_and(|conn| conn.has_time(io));
+        let (sessions, io) = (&self.sessions, &self.io);
+        let conn = |number: usize| sessions[number].as_ref().and_then(Session::conn);
+        let has_time = |&&number: &&usize| conn(number).is_some_and(|conn| conn.has_time(io));
         let prompt = io.prompt_sends.iter().filter(has_time).count() as u32;
         self.io.prompt_sends.clear();
         // The memory that a send gives back may be what others wait for.
@@ -498,9 +533,9 @@ impl Reactor {
         }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = self.drop_where(
-                |conn| conn.is_late(now),
-                "it did not choose an export in time",
-                |conn| conn.handshake_until(),
+                |session| session.handshake_until().is_some_and(|until| until <= now),
+                Session::late_because,
+                |session| session.handshake_until(),
             );
         }
         if self.hang_ups_at.is_some_and(|at| at <= now) {
@@ -520,26 +555,27 @@ impl Reactor {
             }
         }
         if self.ends_at.is_some_and(|at| at <= now) {
-            self.drop_where(|_| true, "the server ends, and it did not take its replies", |_| None);
+            self.drop_where(|_| true, |_| "the server ends, and it did not take its replies", |_| None);
             self.ends_at = Some(now + self.shared.options.drain);
             self.cancel_accepts();
         }
     }
 
-    /// Drops the clients for which `is` returns true. Returns the earliest time that `next` returns for the others.
+    /// Drops the clients of the sessions for which `is` returns true. Returns the earliest time that `next` returns for
+    /// the others.
     fn drop_where(
         &mut self,
-        mut is: impl FnMut(&mut Conn) -> bool,
-        why: &str,
-        next: impl Fn(&Conn) -> Option<Instant>,
+        mut is: impl FnMut(&Session) -> bool,
+        why: impl Fn(&Session) -> &'static str,
+        next: impl Fn(&Session) -> Option<Instant>,
     ) -> Option<Instant> {
         let mut earliest = None;
-        for (number, conn) in self.conns.iter_mut().enumerate() {
-            let Some(conn) = conn else { continue };
-            if is(conn) {
-                conn.drop_client(why);
+        for (number, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session else { continue };
+            if is(session) {
+                session.drop_client(why(session));
                 self.touched.push(number);
-            } else if let Some(at) = next(conn) {
+            } else if let Some(at) = next(session) {
                 earliest = Some(earliest.map_or(at, |earliest: Instant| earliest.min(at)));
             }
         }
@@ -548,9 +584,11 @@ impl Reactor {
 
     /// Drops the clients that hold memory which others need, and have made no progress since the last check.
     fn look_for_stalls(&mut self) {
-        for (number, conn) in self.conns.iter_mut().enumerate() {
-            let Some(conn) = conn.as_mut().filter(|_| self.io.shares.holds_what_others_need(number)) else { continue };
-            if let Some(why) = conn.look_at_progress(&mut self.io) {
+        for (number, session) in self.sessions.iter_mut().enumerate() {
+            let Some(conn) = session.as_mut().and_then(Session::conn_mut) else { continue };
+            if self.io.shares.holds_what_others_need(number)
+                && let Some(why) = conn.look_at_progress(&mut self.io)
+            {
                 conn.drop_client(why);
                 self.touched.push(number);
             }
@@ -570,12 +608,17 @@ impl Reactor {
         self.cancel_accepts();
         self.door.close();
         self.turn_away(|_| true);
-        for (number, conn) in self.conns.iter_mut().enumerate() {
-            let Some(conn) = conn else { continue };
-            conn.end_after_replies();
+        for (number, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session else { continue };
+            session.end_after_replies();
             self.touched.push(number);
         }
     }
+}
+
+/// Returns the NBD connection with this number.
+fn conn_of(sessions: &mut [Option<Session>], number: usize) -> Option<&mut Conn> {
+    sessions.get_mut(number)?.as_mut()?.conn_mut()
 }
 
 /// Errnos that are handled here.

@@ -92,6 +92,7 @@ impl Server {
             server.recorders.extend(recorder);
             server.queues.extend(queue);
         }
+        server.shared.exports.with_devices().into_iter().for_each(|export| server.serve_device(Some(export)));
         Ok(server)
     }
 
@@ -174,7 +175,7 @@ impl Server {
         if self.shared.exports.has(&export.name) {
             return Err(ServeError::ExportExists { name: export.name });
         }
-        self.shared.exports.put(export);
+        self.serve_device(self.shared.exports.put(export));
         Ok(())
     }
 
@@ -209,7 +210,22 @@ impl Server {
 
     /// Puts an export that was taken out back in its place.
     pub fn put_export(&self, export: Export) {
-        self.shared.exports.put(export);
+        self.serve_device(self.shared.exports.put(export));
+    }
+
+    /// Tells the virtual machine that has attached an export that the size of the export has changed. Called after the
+    /// size of its backend has changed; NBD clients learn of it when they connect.
+    pub fn size_changed(&self, export: &str) {
+        if let Some(export) = self.shared.exports.id_of(export) {
+            self.shared.order(self.shared.reactor_for(export, 0), Order::Resized { export });
+        }
+    }
+
+    /// Lets a reactor serve the vhost-user device of an export, if it has one.
+    fn serve_device(&self, export: Option<u32>) {
+        if let Some(export) = export {
+            self.shared.order(self.shared.reactor_for(export, 0), Order::Serve { export });
+        }
     }
 
     /// Removes the name and the place of an export that was taken out.

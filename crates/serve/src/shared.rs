@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 use sheave_base::trace::writer::TraceWriter;
 
@@ -19,6 +19,7 @@ use crate::block_locks::Ask;
 use crate::clients::{Arrival, Client, Clients};
 use crate::export::{Exports, NoStatus};
 use crate::listen::Listener;
+use crate::reactor::vhost::{Begin, QueueOrder, Told};
 
 /// An event that an operator would act on, or look for later. `Display` gives its words.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,13 @@ pub enum Notice<'a> {
         client: &'a Client,
         /// The reason.
         why: &'a str,
+    },
+    /// A message of a front-end, or a second front-end, was refused, and the client goes on.
+    Denied {
+        /// The client that has the device.
+        client: &'a Client,
+        /// Text that names the refused message or front-end, and the reason.
+        what: &'a str,
     },
     /// A client has asked for an export that it may not open.
     Refused {
@@ -46,6 +54,7 @@ impl fmt::Display for Notice<'_> {
         match self {
             Notice::Server(what) => f.write_str(what),
             Notice::Dropped { why, .. } => write!(f, "a client was dropped: {why}"),
+            Notice::Denied { what, .. } => f.write_str(what),
             Notice::Refused { client, export } => {
                 write!(f, "a client was refused the export '{export}', which {} may not open", client.peer)
             }
@@ -99,6 +108,16 @@ impl Default for ServerOptions {
 
 /// An order to a reactor from another thread.
 pub(crate) enum Order {
+    /// Serve the vhost-user device of this export.
+    Serve { export: u32 },
+    /// The size of this export has changed.
+    Resized { export: u32 },
+    /// Serve this queue of a vhost-user device.
+    BeginQueue(Box<Begin>),
+    /// Pass an order to a queue.
+    Queue { session: usize, order: QueueOrder },
+    /// Pass what a queue tells to its device.
+    Device { session: usize, queue: u16, told: Told },
     /// Drop the clients of this export, detach its file, and report that on `done`.
     Close { export: u32, done: SyncSender<()> },
     /// Serve this client, which another reactor has accepted.
@@ -147,19 +166,46 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     stop: AtomicBool,
     orders: Vec<Arc<Orders>>,
+    /// Number of vhost-user devices, on all reactors.
+    devices: AtomicUsize,
 }
 
 impl Shared {
     pub(crate) fn new(exports: Exports, listeners: Vec<Listener>, options: ServerOptions, notices: Notices) -> Shared {
         let orders = (0..options.reactors.max(1)).map(|_| Arc::default()).collect();
         let (clients, stop) = (Clients::new(options.reactors.max(1)), AtomicBool::new(false));
-        Shared { exports, listeners, options, notices, clients, stop, orders }
+        let devices = AtomicUsize::new(0);
+        Shared { exports, listeners, options, notices, clients, stop, orders, devices }
     }
 
     /// Sets the flag that ends the reactors. The caller has to wake them.
     pub(crate) fn end(&self) {
         // Release: pairs with the load in `Shared::is_ending`.
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// Returns the reactor that serves a queue of an export's vhost-user device. The reactor of queue 0 also serves the
+    /// sockets of the device.
+    pub(crate) fn reactor_for(&self, export: u32, queue: u16) -> usize {
+        (export as usize + usize::from(queue)) % self.orders.len()
+    }
+
+    pub(crate) fn device_came(&self) {
+        // Relaxed: only the end of the last device has to be seen, see `device_left`.
+        self.devices.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Called when a device has ended. After the last one, wakes the reactors that wait for that before they end.
+    pub(crate) fn device_left(&self) {
+        // AcqRel: a reactor that reads 0 sees what the devices did.
+        if self.devices.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.orders.iter().filter_map(|orders| orders.handle.get()).for_each(RingHandle::wake);
+        }
+    }
+
+    pub(crate) fn has_devices(&self) -> bool {
+        // Acquire: pairs with `device_left`.
+        self.devices.load(Ordering::Acquire) > 0
     }
 
     /// Registers the handle that wakes a reactor.

@@ -5,6 +5,7 @@ mod rig;
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
 use sheave_blk::limits::Limits;
@@ -12,9 +13,12 @@ use sheave_blk::request::{DoneList, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 use sheave_drivers::fault::{self, FaultKind, FaultPlan};
 use sheave_iomap::RawFile;
-use sheave_serve::ServerOptions;
+use sheave_serve::{Address, Allow, Export, Exports, Listener, Server, ServerOptions, VhostUser};
+use sheave_vhost_front::Options;
 
 use rig::{options, reply, request, rig_with};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A device with a volatile cache and without FUA.
 #[derive(Debug)]
@@ -93,6 +97,55 @@ fn flushes_and_fua_reach_the_device_before_their_replies() {
     assert_eq!(ask(1, 0, 4096), 0);
     assert!(ask(3, 0, 0) > 0, "a flush");
     rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn a_guest_decides_by_its_write_cache_what_is_durable_when() {
+    let disk = Device::from_driver("volatile", Box::new(Volatile));
+    let plan = FaultPlan::new(1).with(FaultKind::DroppedFlush, 1.0);
+    let (device, flushes) = fault::over("counted", &disk, &plan).expect("a device");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v");
+    let export = Export {
+        name: "disk".into(),
+        description: String::new(),
+        read_only: false,
+        allow: Allow::All,
+        backend: Box::new(rig::Device(Arc::new(RawFile::new(device)))),
+        vhost_user: Some(VhostUser {
+            listener: Listener::bind(&Address::Unix(path.clone())).expect("it listens"),
+            queues: None,
+            in_order: false,
+        }),
+    };
+    let server = match Server::start(Exports::new(vec![export]), Vec::new(), options(), Box::new(|_| {})) {
+        Ok(server) => server,
+        Err(error) => return sheave_testkit::skip(&error.to_string()),
+    };
+    let mut driver = Options { queues: 2, ..Options::default() }.connect(&path).expect("attached");
+    let data = driver.memory().alloc(4096, 4096).expect("room");
+    let write = |driver: &mut sheave_vhost_front::Driver, queue: u16| {
+        let before = flushes.total();
+        let token = driver.queue(queue).write(8, data, 4096).expect("submitted");
+        driver.queue(queue).finish(token, PATIENCE).expect("written");
+        flushes.total() - before
+    };
+    for queue in [0, 1] {
+        assert_eq!(write(&mut driver, queue), 0, "it may stay in the cache");
+    }
+    let before = flushes.total();
+    let token = driver.queue(0).flush().expect("submitted");
+    driver.queue(0).finish(token, PATIENCE).expect("flushed");
+    assert!(flushes.total() > before);
+    let before = flushes.total();
+    driver.front().set_write_cache(false).expect("switched off");
+    assert!(flushes.total() > before, "what was written before is durable now");
+    for queue in [0, 1] {
+        assert!(write(&mut driver, queue) > 0, "it is durable");
+    }
+    driver.front().set_write_cache(true).expect("switched on");
+    assert_eq!(write(&mut driver, 1), 0);
+    server.stop().expect("it ends");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn large_reads_from_memory_run_one_at_a_time() {
 
 #[test]
 fn large_reads_from_a_disk_run_concurrently() {
-    let Some(rig) = rig_of("null:size=64M,latency=300ms", options()) else { return };
+    let Some(rig) = rig_of("null:size=64M,latency=1s", options()) else { return };
     let mut client = rig.client();
     let mut data = vec![0; 256 << 10];
     for round in 0..2 {
@@ -71,7 +71,7 @@ fn large_reads_from_a_disk_run_concurrently() {
             assert_eq!(reply(&mut client).0, 0);
             client.read_exact(&mut data).expect("data");
         }
-        assert!(from.elapsed() < Duration::from_millis(2400), "round {round}: {:?}", from.elapsed());
+        assert!(from.elapsed() < Duration::from_secs(8), "round {round}: {:?}", from.elapsed());
     }
     rig.server.stop().expect("it ends");
 }

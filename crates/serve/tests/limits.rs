@@ -34,31 +34,45 @@ fn a_limited_export_keeps_its_rate_and_others_on_its_thread_theirs() {
     let Some(rig) = one_reactor() else { return };
     let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
     let backend = Box::new(Device(Arc::new(RawFile::new(device))));
-    let free = Export { name: "free".into(), description: String::new(), read_only: false, allow: Allow::All, backend };
+    let free = Export {
+        name: "free".into(),
+        description: String::new(),
+        read_only: false,
+        allow: Allow::All,
+        backend,
+        vhost_user: None,
+    };
     rig.server.add_export(free).expect("added");
-    rig.server.set_limit("x", Some("iops=200,burst=10ms".parse().expect("a limit"))).expect("set");
-    assert_eq!(rig.server.exports()[0].limit.map(|limit| limit.to_string()), Some("iops=200,burst=10ms".into()));
-
     let (mut one, mut two) = (rig.client(), rig.client());
     let mut other = rig.connect();
     other.read_exact(&mut [0; 18]).expect("a greeting");
     other.write_all(&[vec![0, 0, 0, 3], option(1, b"free")].concat()).expect("sent");
     other.read_exact(&mut [0; 10]).expect("an export");
-    let from = Instant::now();
-    ask(&mut one, 60);
-    ask(&mut two, 60);
-    for _ in 0..50 {
-        ask(&mut other, 20);
-        take(&mut other, 20);
+    // On a busy machine 1000 requests of another client may take as long as all that are limited, and are then compared
+    // with a lower rate.
+    for rate in [200, 40, 8] {
+        let limit = format!("iops={rate},burst=10ms");
+        rig.server.set_limit("x", Some(limit.parse().expect("a limit"))).expect("set");
+        assert_eq!(rig.server.exports()[0].limit.map(|limit| limit.to_string()), Some(limit));
+        let (from, before) = (Instant::now(), rig.server.exports()[0].counts);
+        ask(&mut one, 60);
+        ask(&mut two, 60);
+        for _ in 0..50 {
+            ask(&mut other, 20);
+            take(&mut other, 20);
+        }
+        let reads = rig.server.exports()[0].counts.reads - before.reads;
+        take(&mut one, 60);
+        take(&mut two, 60);
+        // 120 requests, of which 3 begin at once.
+        assert!(from.elapsed() >= Duration::from_secs(117) / rate, "{:?}", from.elapsed());
+        let throttled = rig.server.exports()[0].counts.throttled - before.throttled;
+        assert!(throttled >= Duration::from_millis(300), "{throttled:?}");
+        if reads < 120 {
+            break;
+        }
+        assert!(rate > 8, "1000 requests of another client took as long as all that are limited");
     }
-    let counts = rig.server.exports()[0].counts;
-    assert!(counts.reads < 120, "1000 requests of another client took as long as all that are limited");
-    take(&mut one, 60);
-    take(&mut two, 60);
-    // 120 requests, of which 3 begin at once.
-    assert!(from.elapsed() >= Duration::from_millis(117 * 5), "{:?}", from.elapsed());
-    let throttled = rig.server.exports()[0].counts.throttled;
-    assert!(throttled >= Duration::from_millis(300), "{throttled:?}");
     assert_eq!(rig.server.exports()[1].counts.throttled, Duration::ZERO);
     rig.server.stop().expect("it ends");
 }

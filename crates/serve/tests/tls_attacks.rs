@@ -123,8 +123,9 @@ fn what_is_sent_in_the_clear_behind_starttls_ends_the_connection() {
 #[test]
 fn who_stalls_in_the_handshake_of_tls_is_dropped_in_time() {
     let authority = Authority::new();
-    let options = ServerOptions { handshake: Duration::from_millis(300), ..options() };
-    let Some(rig) = server(tls(&authority, true), options) else { return };
+    // Long enough for the handshake of TLS on a busy machine.
+    let handshake = Duration::from_secs(4);
+    let Some(rig) = server(tls(&authority, true), ServerOptions { handshake, ..options() }) else { return };
     let from = Instant::now();
     let mut silent = asked(&rig);
     // One client sends the first bytes of a message that never ends; one completes the TLS handshake and then sends
@@ -136,7 +137,7 @@ fn who_stalls_in_the_handshake_of_tls_is_dropped_in_time() {
     assert!(is_closed(&mut silent) && is_closed(&mut slow));
     let end = mute.read(&mut [0; 1]);
     assert!(matches!(&end, Ok(0)) || end.is_err_and(|error| error.kind() == ErrorKind::UnexpectedEof));
-    assert!(from.elapsed() >= Duration::from_millis(300));
+    assert!(from.elapsed() >= handshake);
     assert!(rig.heard("it did not choose an export in time"));
     rig.server.stop().expect("it ends");
 }
@@ -229,7 +230,7 @@ fn who_closes_its_half_is_let_go() {
         client.sock.shutdown(std::net::Shutdown::Write).expect("half of it");
         // There may be replies or none, and then the end.
         assert!(is_closed(&mut client.sock), "{says_so}");
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(30);
         while !rig.server.clients().is_empty() {
             assert!(Instant::now() < until, "it is still there: {says_so}");
             std::thread::sleep(Duration::from_millis(5));

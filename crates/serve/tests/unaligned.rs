@@ -294,6 +294,7 @@ fn two_exports_of_one_file_know_of_each_other() {
         read_only: false,
         allow: Allow::All,
         backend: Box::new(Device(file)),
+        vhost_user: None,
     };
     rig.server.add_export(again).expect("added");
     let mut one = rig.client();

@@ -59,6 +59,11 @@ pub const TOOLS: &[Tool] = &[
     Tool { name: "qemu-io", packages: &["qemu-utils"], why: "writes into such an image" },
     Tool { name: "qemu-nbd", packages: &["qemu-utils"], why: "serves a file to the driver `nbd:`" },
     Tool {
+        name: "qemu-storage-daemon",
+        packages: &["qemu-utils", "qemu-system-common"], // older releases of Debian have it in the second one
+        why: "is a vhost-user back-end that we did not write",
+    },
+    Tool {
         name: "rbd",
         packages: &["ceph-common"],
         why: "makes images, and merges diffs that we wrote, for which it needs no cluster",

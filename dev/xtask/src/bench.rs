@@ -12,6 +12,7 @@
 //! | `peers` | volumes compared with ext4, XFS and qcow2 |
 //! | `serve` | `sheave serve` compared with other NBD servers |
 //! | `serve_tls` | the same comparison with TLS |
+//! | `vhost` | vhost-user exports compared with other back-ends |
 //! | `nbd` | `nbd:` compared with other NBD clients |
 //! | `rbd` | `rbd:` compared with fio's engine |
 //! | `page` | writing a section into the page |
@@ -32,6 +33,7 @@ mod rbd;
 mod serve;
 mod serve_tls;
 mod table;
+mod vhost;
 
 use program::run;
 
@@ -71,6 +73,8 @@ enum What {
     Peers,
     /// Exports compared with those of other servers.
     Serve,
+    /// vhost-user exports compared with other back-ends.
+    Vhost,
     /// `nbd:` compared with other clients.
     Nbd,
     /// `rbd:` compared with fio's engine.
@@ -161,6 +165,7 @@ const SECTIONS: &[Section] = &[
     Section { name: "pools", what: What::Pools },
     Section { name: "peers", what: What::Peers },
     Section { name: "serve", what: What::Serve },
+    Section { name: "vhost", what: What::Vhost },
     Section { name: "nbd", what: What::Nbd },
     Section { name: "rbd", what: What::Rbd },
     Section { name: "aims", what: What::Aims },
@@ -168,15 +173,15 @@ const SECTIONS: &[Section] = &[
     Section { name: "build", what: What::Build },
 ];
 
-/// Number of turns of each side in comparisons with peers, unless `--rounds` is given.
+/// Number of turns of each side in most comparisons with peers, unless `--rounds` is given.
 const ROUNDS: usize = 3;
 
 struct Options<'a> {
     /// Sections to measure; all if none is named.
     sections: Vec<&'a Section>,
     runtime: &'a str,
-    /// Number of turns of each side in comparisons with peers.
-    rounds: usize,
+    /// Number of turns of each side in comparisons with peers, if it is given.
+    rounds: Option<usize>,
     /// Filter for the names of cases, for sections with servers or clients.
     only: &'a str,
     write: bool,
@@ -207,7 +212,7 @@ fn parse(args: &[String]) -> Result<Options<'_>> {
             names.join("|")
         )
     };
-    let mut options = Options { sections: Vec::new(), runtime: "10s", rounds: ROUNDS, only: "", write: false };
+    let mut options = Options { sections: Vec::new(), runtime: "10s", rounds: None, only: "", write: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -216,7 +221,7 @@ fn parse(args: &[String]) -> Result<Options<'_>> {
             "--runtime" => options.runtime = args.next().with_context(usage)?,
             "--rounds" => {
                 let rounds = args.next().and_then(|rounds| rounds.parse().ok()).filter(|rounds| *rounds > 0);
-                options.rounds = rounds.with_context(usage)?;
+                options.rounds = Some(rounds.with_context(usage)?);
             }
             name => match SECTIONS.iter().find(|section| section.name == name) {
                 Some(section) => options.sections.push(section),
@@ -231,7 +236,7 @@ fn parse(args: &[String]) -> Result<Options<'_>> {
 }
 
 fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
-    let runtime = options.runtime;
+    let (runtime, rounds) = (options.runtime, options.rounds.unwrap_or(ROUNDS));
     let mut lines = Vec::new();
     match section.what {
         What::Machine => lines.push(counts::machine()?),
@@ -267,19 +272,22 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
             ensure!(success, "the benchmark of pools failed:\n{errors}");
             lines.push(text.trim_end().into());
         }
-        What::Peers => lines.push(peers::table(options.rounds)?.trim_end().into()),
+        What::Peers => lines.push(peers::table(rounds)?.trim_end().into()),
         What::Serve => {
-            lines.push(serve::table(options.rounds, options.only)?.trim_end().into());
+            lines.push(serve::table(rounds, options.only)?.trim_end().into());
             if "TLS".contains(options.only) {
                 // An error leaves out only this row, because the other rows have taken minutes.
-                match serve_tls::row(options.rounds) {
+                match serve_tls::row(rounds) {
                     Ok(row) => lines.push(row.trim_end().into()),
                     Err(error) => eprintln!("TLS: left out: {error:#}"),
                 }
             }
         }
-        What::Nbd => lines.push(nbd::table(options.rounds, options.only)?.trim_end().into()),
-        What::Rbd => lines.push(rbd::table(options.rounds, options.only)?.trim_end().into()),
+        What::Vhost => {
+            lines.push(vhost::table(options.rounds.unwrap_or(vhost::ROUNDS), options.only)?.trim_end().into())
+        }
+        What::Nbd => lines.push(nbd::table(rounds, options.only)?.trim_end().into()),
+        What::Rbd => lines.push(rbd::table(rounds, options.only)?.trim_end().into()),
         What::Aims => lines.push(counts::aims()?),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),

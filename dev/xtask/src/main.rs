@@ -12,6 +12,7 @@ mod cargo;
 mod counts;
 mod failures;
 mod fuzz;
+mod guest;
 mod lab;
 mod models;
 mod nightly;
@@ -22,6 +23,7 @@ mod smoke;
 mod stress;
 mod test;
 mod tidy;
+mod vhost_peers;
 mod words;
 mod workspace;
 
@@ -90,6 +92,12 @@ const COMMANDS: &[Command] = &[
         args: "[--seconds N] [TARGET]...",
         what: "the fuzzers of all decoders, in turn",
         run: fuzz::main,
+    },
+    Command {
+        name: "guest",
+        args: "[OPTION]... SCRIPT [FILE]...",
+        what: "runs a shell script in a Linux guest, for tests of disks",
+        run: guest::main,
     },
     Command {
         name: "nightly",

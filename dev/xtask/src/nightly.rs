@@ -33,6 +33,7 @@ const STEPS: &[Step] = &[
     ("fuzzers", |_, _| fuzz::main(&["--seconds", FUZZ_SECONDS].map(str::to_owned))),
     ("soak of the daemon", |_, _| soak()),
     ("failover", |_, _| failover()),
+    ("guests on vhost-user", |_, counts| guests(counts)),
     ("random programs of safe code, sanitized", |_, counts| asan::random(RANDOM_SECONDS, counts)),
     ("stress", |_, _| stress::main(&["--minutes", STRESS_MINUTES].map(str::to_owned))),
 ];
@@ -68,6 +69,13 @@ fn failover() -> Result<()> {
     let mut command = cargo::cargo(["test", "-p", "sheave-cli", "--test", "command", "failover", "--", "--nocapture"]);
     command.env("SHEAVE_FAILOVER_ROUNDS", "20");
     cargo::run(command)
+}
+
+/// Runs the tests of Linux guests on vhost-user disks, of our server and of qemu-storage-daemon. CI has one of them.
+fn guests(counts: &mut Counts) -> Result<()> {
+    let mut command = cargo::cargo(["test", "-p", "sheave-cli", "--test", "command", "vhost_guest::", "--"]);
+    command.args(["--include-ignored", "--test-threads", "1"]);
+    cargo::run_tests(command, counts)
 }
 
 /// Runs the daemon, its clients and its control for two minutes, with twenty kills. CI has ten seconds of it.

@@ -11,6 +11,7 @@ mod passed;
 use std::process::{Command, exit};
 
 use anyhow::{Result, bail, ensure};
+use sheave_guest::Kit;
 use sheave_testkit::hot_loop::Profile;
 use sheave_testkit::install::{Installer, Outcome};
 use sheave_testkit::tools::TOOLS;
@@ -20,7 +21,7 @@ use crate::asan::Extent;
 use crate::cargo::{self, cargo};
 use crate::counts::Counts;
 use crate::report::Report;
-use crate::{api, asan, budgets, fuzz, lab, models, product, smoke, tidy, workspace};
+use crate::{api, asan, budgets, fuzz, guest, lab, models, product, smoke, tidy, vhost_peers, workspace};
 use later::Tests;
 use passed::Passed;
 
@@ -28,8 +29,9 @@ const USAGE: &str = "usage: cargo xtask test [--fail-fast] [--all [--install]]";
 
 /// Printed at the end of the quick tier. Names the checks that the quick tier left out.
 const ALL_ADDS: &str = "left to `cargo xtask test --all`: tests that run long, change the machine or want tools; \
-                        rustfmt, clippy, tidy, the public names, documentation, fuzzers, the lab, model checks, the \
-                        address sanitizer (20 minutes more; `--install` installs missing tools, and lists them before)";
+                        rustfmt, clippy, tidy, the public names, documentation, fuzzers, the peers of vhost-user, \
+                        the lab, model checks, the address sanitizer (20 minutes more; `--install` installs missing \
+                        tools, and lists them before)";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Options {
@@ -92,6 +94,7 @@ fn all(report: &mut Report, install: bool, passed: Option<Passed>) {
     report.step("tidy", |_| tidy::run());
     report.step("clippy", |_| clippy());
     report.step("fuzzers", |_| fuzz::check());
+    report.step("vhost-user peers", vhost_peers::test);
     // Runs before `docs`, because both write pages of `sheave`, and the pages with private items must remain.
     report.step("library", |_| api::run());
     report.step("docs", |_| docs());
@@ -144,6 +147,7 @@ fn tools(install: bool) -> Result<()> {
     let modules = if install { python::ensure() } else { python::look() };
     let named = TOOLS.iter().map(|tool| tool.name.to_owned()).zip(programs);
     let named = named.chain(python::MODULES.iter().map(|module| format!("python {}", module.name)).zip(modules));
+    let named = named.chain([("a Linux guest".to_owned(), guest(install))]);
     let mut missing = Vec::new();
     for (name, outcome) in named {
         match outcome {
@@ -157,6 +161,16 @@ fn tools(install: bool) -> Result<()> {
     }
     ensure!(missing.is_empty() || !in_ci(), "in CI a missing tool is a failure: {}", missing.join(", "));
     Ok(())
+}
+
+/// Searches for what guests are made of, and downloads it if `install` is true.
+fn guest(install: bool) -> Outcome {
+    let was_there = Kit::find().is_ok();
+    match if install { guest::install() } else { Kit::find() } {
+        Ok(kit) if was_there => Outcome::Present(kit.kernel),
+        Ok(kit) => Outcome::Installed(kit.kernel),
+        Err(error) => Outcome::Skipped(format!("{error:#}")),
+    }
 }
 
 fn clippy() -> Result<()> {

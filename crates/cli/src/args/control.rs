@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sheave_base::units::parse_duration;
 use sheave_serve::Limit;
+use sheave_serve::vhost_user::MAX_QUEUES;
 
-use super::Switch;
+use super::{Switch, value};
 
 const EXAMPLES: &str = "\
 These ask a running `sheave serve`: the one whose control socket is in the runtime directory ($SHEAVE_RUNTIME_DIR, else
@@ -17,6 +18,7 @@ Examples:
   sheave export list
   sheave export add 'pool.img#root'
   sheave export add ram:size=1G --name scratch
+  sheave export add 'pool.img#root' --vhost-user /run/sheave/root.sock
   sheave export limit root iops=2000,bps=100M
   sheave export remove root --force
   sheave client list --json
@@ -62,6 +64,9 @@ pub enum ExportCommand {
         #[arg(long)]
         read_only: bool,
 
+        #[command(flatten)]
+        vhost_user: VhostUserArgs,
+
         /// Print one JSON object instead of text.
         #[arg(long)]
         json: bool,
@@ -103,6 +108,40 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Arguments of a vhost-user device.
+#[derive(Debug, Args)]
+pub struct VhostUserArgs {
+    /// Let a virtual machine attach it by vhost-user, at this path (docs/operate/vhost-user.md). This command makes the
+    /// socket, with the rights of this user.
+    #[arg(long = "vhost-user", value_name = "PATH", value_parser = value::socket_path)]
+    pub path: Option<PathBuf>,
+
+    /// Queues that the virtual machine may use, 1 to 64 [default: one for each thread of the server].
+    #[arg(
+        long = "vhost-queues",
+        value_name = "NUMBER",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES)),
+        requires = "path"
+    )]
+    pub queues: Option<u16>,
+
+    /// Offer VIRTIO_F_IN_ORDER: requests are completed in the order in which the guest has made them available.
+    #[arg(long = "vhost-in-order", requires = "path")]
+    pub in_order: bool,
+
+    /// The mode of the socket, such as 0660 [default: the umask decides; 0660 with an owner or a group].
+    #[arg(long, value_name = "MODE", value_parser = value::mode, requires = "path")]
+    pub socket_mode: Option<u32>,
+
+    /// Its owner: a user's name or number.
+    #[arg(long, value_name = "USER", requires = "path")]
+    pub socket_owner: Option<String>,
+
+    /// Its group: a name or number.
+    #[arg(long, value_name = "GROUP", requires = "path")]
+    pub socket_group: Option<String>,
 }
 
 /// A rate limit, or `off`.

@@ -1,8 +1,11 @@
 //! Arguments of `sheave serve`.
 
-use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, ValueEnum};
 
 use sheave_daemon::log::Verbosity;
+use sheave_serve::vhost_user::MAX_QUEUES;
 use sheave_serve::{Address, Limit};
 
 use super::value;
@@ -24,6 +27,8 @@ Examples:
         for one command, which gets the address as $uri, on a socket made for it
   sheave serve 'pool.img#root' --run 'qemu-img convert -p -f qcow2 -O raw -n debian.qcow2 \"$uri\"'
         an image into a volume, without a temporary file
+  sheave serve 'pool.img#root' --vhost-user unix:/run/root.sock
+        for a virtual machine, which shares its memory with the server (docs/operate/vhost-user.md)
   sheave serve --config /etc/sheave/sheave.toml
         several pools and exports; SIGHUP reads the file again
   sheave serve --config /etc/sheave/sheave.toml --check
@@ -49,7 +54,7 @@ pub enum TlsMode {
 
 /// Arguments of `sheave serve`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("sockets").args(["nbd", "vhost_user"]).multiple(true))]
 pub struct ServeArgs {
     /// The volume, snapshot or device to serve.
     #[arg(value_name = "SPEC", required_unless_present = "config")]
@@ -66,7 +71,8 @@ pub struct ServeArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "spec", "nbd", "read_only", "name", "run", "threads", "max_clients", "control", "tls", "tls_cert",
-            "tls_key", "tls_ca", "tls_allow", "limit", "socket_mode", "socket_owner", "socket_group"
+            "tls_key", "tls_ca", "tls_allow", "limit", "socket_mode", "socket_owner", "socket_group", "vhost_user",
+            "vhost_queues", "vhost_in_order"
         ]
     )]
     pub config: Option<std::path::PathBuf>,
@@ -84,19 +90,42 @@ pub struct ServeArgs {
     pub standby: bool,
 
     /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
-    #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present_any = ["run", "config"])]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_parser = address,
+        required_unless_present_any = ["run", "config", "vhost_user"]
+    )]
     pub nbd: Vec<Address>,
 
-    /// The mode of unix sockets of --nbd, such as 0660 [default: the umask decides; 0660 with an owner or a group].
-    #[arg(long, value_name = "MODE", value_parser = value::mode, requires = "nbd")]
+    /// Let a virtual machine attach it by vhost-user, at unix:PATH (docs/operate/vhost-user.md).
+    #[arg(long, value_name = "ADDRESS", value_parser = value::socket_path)]
+    pub vhost_user: Option<PathBuf>,
+
+    /// Queues that the virtual machine may use, 1 to 64 [default: one for each thread].
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES)),
+        requires = "vhost_user"
+    )]
+    pub vhost_queues: Option<u16>,
+
+    /// Offer VIRTIO_F_IN_ORDER: requests are completed in the order in which the guest has made them available.
+    #[arg(long, requires = "vhost_user")]
+    pub vhost_in_order: bool,
+
+    /// The mode of unix sockets of --nbd and --vhost-user, such as 0660 [default: the umask decides; 0660 with an owner
+    /// or a group].
+    #[arg(long, value_name = "MODE", value_parser = value::mode, requires = "sockets")]
     pub socket_mode: Option<u32>,
 
     /// Their owner: a user's name or number.
-    #[arg(long, value_name = "USER", requires = "nbd")]
+    #[arg(long, value_name = "USER", requires = "sockets")]
     pub socket_owner: Option<String>,
 
     /// Their group: a name or number.
-    #[arg(long, value_name = "GROUP", requires = "nbd")]
+    #[arg(long, value_name = "GROUP", requires = "sockets")]
     pub socket_group: Option<String>,
 
     /// Whether clients must use TLS, may, or cannot [default: require with --tls-cert, off without].
@@ -131,7 +160,8 @@ pub struct ServeArgs {
     #[arg(long, value_parser = value::export_name)]
     pub name: Option<String>,
 
-    /// Run this with the shell, with the address as $uri; end when it ends, with its exit code.
+    /// Run this with the shell, with the address of NBD as $uri and the path of --vhost-user as $socket; end when it
+    /// ends, with its exit code.
     #[arg(long, value_name = "COMMAND")]
     pub run: Option<String>,
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sheave_base::units;
-pub use sheave_daemon::value::{export_name, low_water, mode, own_name, size, snapshot_name, volume_name, web_address};
+pub use sheave_daemon::value::{
+    export_name, low_water, mode, own_name, size, snapshot_name, socket_path, volume_name, web_address,
+};
 use sheave_load::Rw;
 pub use sheave_load::value::{CpuList, count, cpu_list, duration};
 

@@ -8,10 +8,10 @@ use sheave_daemon::api::types as t;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::VolumePlace;
 
-use super::passed::Passed;
+use super::passed::{Passed, PassedSocket};
 use super::remote::{Remote, nodes};
 use crate::args::control::{ClientArgs, ClientCommand, ExportArgs, ExportCommand, LimitArg};
-use crate::output;
+use crate::output::{self, plain};
 
 /// Runs `sheave export`.
 pub fn export(args: &ExportArgs) -> Result<(), Failure> {
@@ -28,26 +28,38 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
                     (.., spec) => spec.clone().unwrap_or_default(),
                 };
                 let read_only = if row.read_only { ", read-only" } else { "" };
+                let attached =
+                    row.vhost_user.as_ref().map_or(String::new(), |device| format!(", {}", attached(device)));
                 let failed = row.failed.map_or(String::new(), |why| format!("; not served: {why}"));
                 let clients = row.clients.to_string();
                 let limit = row.limit.map_or(String::new(), |limit| format!(", {limit}"));
-                let what = format!("{what}{read_only}{limit}{failed}");
+                let what = format!("{what}{read_only}{limit}{attached}{failed}");
                 text += &line([&row.name, &fmt_bytes(row.size_bytes), &clients, &what]);
             }
             output::text(&text);
             Ok(())
         }
-        ExportCommand::Add { spec, name, read_only, json } => {
+        ExportCommand::Add { spec, name, read_only, vhost_user, json } => {
             let remote = connect(args.control.as_deref())?;
             let add = added(&remote, spec, name.as_deref(), *read_only)?;
             let passed = match &add.spec {
                 Some(spec) => Passed::open(spec, *read_only)?,
                 None => Passed::default(),
             };
-            let add = t::AddExport { spec: passed.spec.clone().or(add.spec), ..add };
-            let fds: Vec<BorrowedFd<'_>> = passed.files.iter().map(AsFd::as_fd).collect();
+            let socket = PassedSocket::bind(vhost_user)?;
+            let add = t::AddExport {
+                spec: passed.spec.clone().or(add.spec),
+                vhost_user: socket.as_ref().map(|socket| socket.path.clone()),
+                vhost_queues: vhost_user.queues.map(u64::from),
+                vhost_in_order: vhost_user.in_order.then_some(true),
+                ..add
+            };
+            // The socket comes after the files.
+            let files = passed.files.iter().map(AsFd::as_fd);
+            let fds: Vec<BorrowedFd<'_>> = files.chain(socket.as_ref().map(|socket| socket.fd.as_fd())).collect();
             let Value::Object(_) = remote.call_with("AddExport", &add, &fds)? else { return Ok(()) };
             passed.keep();
+            socket.into_iter().for_each(PassedSocket::keep);
             done(*json, &json!({ "done": "added", "export": add.name }), &format!("export added: {}\n", add.name))
         }
         ExportCommand::Limit { name, limit, json } => {
@@ -77,6 +89,17 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
             };
             done(*json, &json!({ "done": "removed", "export": name }), &format!("export removed: {name}\n"))
         }
+    }
+}
+
+/// Describes the vhost-user device of an export.
+pub fn attached(device: &t::VhostUser) -> String {
+    let socket = plain(&device.socket);
+    match device.client {
+        Some(client) => {
+            format!("vhost-user at {socket} (client {client}, queues {} of {})", device.running.len(), device.queues)
+        }
+        None => format!("vhost-user at {socket} (queues {})", device.queues),
     }
 }
 
@@ -113,7 +136,8 @@ fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Re
         }
     };
     let name = name.unwrap_or(volume).to_owned();
-    Ok(t::AddExport { name, pool: Some(found), volume: Some(volume.into()), spec: None, read_only })
+    let (pool, volume) = (Some(found), Some(volume.into()));
+    Ok(t::AddExport { name, pool, volume, read_only, ..t::AddExport::default() })
 }
 
 /// Runs `sheave client`.

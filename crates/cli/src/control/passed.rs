@@ -1,15 +1,20 @@
-//! Files that a command opens and passes to a daemon.
+//! Files and sockets that a command opens and passes to a daemon.
 //!
 //! The command has the rights of its user. The daemon may lack access to the file, or find another file at that path.
 
 use std::fs::{File, Metadata};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
-use sheave_daemon::failure::Failure;
+use sheave_daemon::config::listen;
+use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::PoolPlace;
+use sheave_daemon::value;
+use sheave_serve::{Address, Listener};
 
+use crate::args::control::VhostUserArgs;
 use crate::made::Made;
 
 /// A device whose file is passed.
@@ -55,6 +60,41 @@ impl Passed {
     /// Keeps a file that was created for the daemon. Called when the daemon has accepted the device.
     pub fn keep(self) {
         self.made.into_iter().for_each(Made::keep);
+    }
+}
+
+/// A listening socket for a vhost-user device, made with the rights of this user. Its path is removed unless
+/// [`PassedSocket::keep`] is called.
+#[derive(Debug)]
+pub struct PassedSocket {
+    /// The path for the daemon, which has another working directory.
+    pub path: String,
+    pub fd: OwnedFd,
+    listener: Listener,
+}
+
+impl PassedSocket {
+    /// Binds the socket that the arguments name; `None` if they name none.
+    pub fn bind(args: &VhostUserArgs) -> Result<Option<PassedSocket>, Failure> {
+        let Some(path) = &args.path else { return Ok(None) };
+        let (owner, group) = (args.socket_owner.as_deref(), args.socket_group.as_deref());
+        let access = listen::access(args.socket_mode, owner, group).map_err(Failure::usage)?;
+        let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let whole = value::socket_path(&whole.to_string_lossy()).map_err(Failure::usage)?;
+        let address = Address::Unix(whole.clone());
+        let bound = match &access {
+            Some(access) => Listener::bind_for(&address, access),
+            None => Listener::bind(&address),
+        };
+        let listener = bound.map_err(failure::serve)?;
+        let fd = listener.try_clone().map_err(|error| Failure::run(format!("passing the socket: {error}")))?;
+        Ok(Some(PassedSocket { path: whole.display().to_string(), fd, listener }))
+    }
+
+    /// Leaves the path to the daemon. Called when the daemon has accepted the export.
+    pub fn keep(self) {
+        // Dropping the listener would remove its path. Its descriptor is closed at the end of this command.
+        std::mem::forget(self.listener);
     }
 }
 

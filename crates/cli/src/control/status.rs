@@ -7,6 +7,7 @@ use sheave_base::units::fmt_bytes;
 use sheave_daemon::api::types as t;
 use sheave_daemon::failure::Failure;
 
+use super::commands::attached;
 use super::remote::Remote;
 use crate::args::StatusArgs;
 use crate::output;
@@ -46,6 +47,7 @@ struct ExportState {
     volume: Option<String>,
     size_bytes: u64,
     clients: u32,
+    vhost_user: Option<t::VhostUser>,
     failed: Option<String>,
 }
 
@@ -102,6 +104,7 @@ fn server(remote: &Remote) -> Result<ServerStatus, Failure> {
         volume: export.volume,
         size_bytes: export.size_bytes,
         clients: export.clients,
+        vhost_user: export.vhost_user,
         failed: export.failed,
     };
     Ok(ServerStatus {
@@ -142,7 +145,13 @@ fn of_server(status: &ServerStatus) -> String {
         status.clients
     );
     text += &format!("control  {}\n", status.control);
-    text += &format!("at       {}\n", if listeners.is_empty() { "no address".into() } else { listeners.join(", ") });
+    let attached = status.exports.iter().filter(|export| export.vhost_user.is_some()).count();
+    let at = match (listeners.as_slice(), attached) {
+        ([], 0) => "no address".into(),
+        ([], _) => "vhost-user sockets of exports".into(),
+        (_, _) => listeners.join(", "),
+    };
+    text += &format!("at       {at}\n");
     text + &pools(status) + &exports(status)
 }
 
@@ -177,6 +186,10 @@ fn exports(status: &ServerStatus) -> String {
         let what = match (&export.pool, &export.volume) {
             (Some(pool), Some(volume)) => plain(&format!("{pool}#{volume}")),
             _ => "a device".into(),
+        };
+        let what = match &export.vhost_user {
+            Some(device) => format!("{what}, {}", attached(device)),
+            None => what,
         };
         let size = if export.failed.is_some() { "-".into() } else { fmt_bytes(export.size_bytes) };
         [plain(&export.name), state.into(), size, export.clients.to_string(), what]

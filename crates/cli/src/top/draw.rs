@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
+use crate::control::commands::attached;
 use crate::output::plain;
 
 use super::rates::{ExportRate, QueueRate, Rate, Shares};
@@ -129,16 +130,20 @@ fn devices(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
 }
 
 fn detail(frame: &mut Frame<'_>, area: Rect, export: &ExportRate) {
-    let [about, kinds, stages] =
-        Layout::vertical([Constraint::Length(3), Constraint::Length(6), Constraint::Min(1)]).areas(area);
+    // The queues of a vhost-user device are below the rest, in the room that is left.
+    let queues = text::vhost_cells(export);
+    let below = if queues.is_empty() { 0 } else { 2 + queues.len() as u16 };
+    let parts = [Constraint::Length(3), Constraint::Length(6), Constraint::Min(6), Constraint::Length(below)];
+    let [about, kinds, stages, queues_at] = Layout::vertical(parts).areas(area);
     let what = match (&export.pool, &export.volume) {
         (Some(pool), Some(volume)) => format!("{}#{}", plain(pool), plain(volume)),
         _ => "a device".into(),
     };
     let (size, clients) = (fmt_bytes(export.size_bytes), export.clients);
     let wrong = format!("errors {}, failed requests {}", export.errors, export.failed_requests);
-    let lines = [format!("{}: {what}, {size}, clients {clients}", plain(&export.name)), wrong];
-    frame.render_widget(Paragraph::new(lines.map(Line::raw).to_vec()), about);
+    let mut lines = vec![format!("{}: {what}, {size}, clients {clients}", plain(&export.name)), wrong];
+    lines.extend(export.vhost_user.as_ref().map(attached));
+    frame.render_widget(Paragraph::new(lines.into_iter().map(Line::raw).collect::<Vec<_>>()), about);
     let width = bar_width(area);
     let all = std::iter::once(rate_row("all".into(), &export.rate, width));
     let of_kinds = export.kinds.iter().map(|kind| rate_row(kind.kind.clone(), &kind.rate, width));
@@ -158,6 +163,11 @@ fn detail(frame: &mut Frame<'_>, area: Rect, export: &ExportRate) {
         Line::from(vec![Span::raw(text), Span::styled(letter.to_string().repeat(columns), colour(letter))])
     };
     frame.render_widget(Paragraph::new(parts.map(line).to_vec()), stages);
+    let row = |cells: [String; 5]| aligned(cells.map(Line::raw), 1..5);
+    let widths = [Constraint::Min(16), Constraint::Length(8), Constraint::Length(8), Constraint::Length(9)];
+    let widths = widths.into_iter().chain([Constraint::Length(9)]);
+    let header = row(text::VHOST_HEADS.map(str::to_owned)).style(Modifier::BOLD);
+    frame.render_widget(Table::new(queues.into_iter().map(row), widths).header(header), queues_at);
 }
 
 fn clients(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {

@@ -61,6 +61,8 @@ pub struct ExportRate {
     pub failed_requests: u64,
     /// The reason why the export is not served.
     pub failed: Option<String>,
+    /// The vhost-user device.
+    pub vhost_user: Option<t::VhostUser>,
     /// Rates of answered requests, and of the bytes of reads and writes among them. They include requests that needed
     /// no I/O on a device, such as reads of holes; no other rate includes those.
     pub requests_per_second: f64,
@@ -201,6 +203,7 @@ impl History {
             errors: now.errors,
             failed_requests: now.failed_requests,
             failed: now.failed.clone(),
+            vhost_user: now.vhost_user.clone(),
             requests_per_second: before.map_or(0.0, |before| requests(before, now).0 as f64 / seconds),
             request_bytes_per_second: before.map_or(0.0, |before| requests(before, now).1 as f64 / seconds),
             rate,

@@ -28,6 +28,7 @@ fn export(name: &str, ios: u64, slow: u64) -> t::ExportStatistics {
         failed_requests: 0,
         requests: t::RequestCounts { reads: ios, read_bytes: ios * 4096, ..t::RequestCounts::default() },
         failed: None,
+        vhost_user: None,
         errors: 0,
         kinds: vec![kind],
     }
@@ -177,6 +178,49 @@ fn the_picture_has_all_of_it_at_80_and_at_200_columns() {
     let mut screen = Screen::default();
     screen.show(board());
     for (width, height) in [(1, 1), (10, 3), (40, 5)] {
+        picture(&mut screen, width, height);
+    }
+}
+
+/// Returns a board with an export that a virtual machine has attached by two of its queues, and one that none has.
+fn attached() -> Board {
+    let queue = |queue, in_flight| t::VhostQueue { queue, reactor: queue % 2, size: 256, in_flight };
+    let device = |client: Option<u64>| t::VhostUser {
+        socket: "/run/r\u{1b}oot.sock".into(),
+        queues: 4,
+        client,
+        running: client.map_or(Vec::new(), |_| vec![queue(0, 17), queue(3, 0)]),
+    };
+    let exports = |ios| {
+        let mut root = export("root", ios, 0);
+        root.vhost_user = Some(device(Some(7)));
+        let mut idle = export("idle", 1, 0);
+        idle.vhost_user = Some(device(None));
+        vec![root, idle]
+    };
+    History::new(reading(10, exports(10))).next(reading(12, exports(1000)))
+}
+
+#[test]
+fn the_queues_of_a_vhost_user_device_are_shown() {
+    let page = text::page(&attached());
+    for row in [
+        "VHOST-USER             QUEUE    THREAD       SIZE  IN FLIGHT\n",
+        "idle                       -         -          -          -\n",
+        "root                       0         0        256         17\n",
+        "root                       3         1        256          0\n",
+    ] {
+        assert!(page.contains(row), "{row} is not in\n{page}");
+    }
+    assert!(!text::page(&board()).contains("VHOST-USER"), "without such a device there is no table");
+    let mut screen = Screen::default();
+    screen.show(attached());
+    press(&mut screen, KeyCode::Enter);
+    let seen = picture(&mut screen, 80, 30);
+    for word in ["vhost-user at /run/r?oot.sock (client 7, queues 2 of 4)", "IN FLIGHT", " 17\n", "reap"] {
+        assert!(seen.contains(word), "{word} is not in\n{seen}");
+    }
+    for (width, height) in [(1, 1), (10, 3), (40, 5), (80, 12)] {
         picture(&mut screen, width, height);
     }
 }

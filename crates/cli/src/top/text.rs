@@ -24,6 +24,11 @@ pub fn page(board: &Board) -> String {
         let split = not_served(export).unwrap_or_else(|| bar(&export.rate.split, BAR));
         text += &row(&plain(&export.name), numbers(export), &split);
     }
+    let attached: Vec<_> = board.exports.iter().filter(|export| export.vhost_user.is_some()).collect();
+    if !attached.is_empty() {
+        text += &format!("\n{}", vhost_row(VHOST_HEADS.map(str::to_owned)));
+        attached.into_iter().flat_map(vhost_cells).for_each(|cells| text += &vhost_row(cells));
+    }
     text += &format!("\n{}", heading("QUEUE"));
     for queue in &board.queues {
         text += &row(&queue.queue.to_string(), cells(&queue.rate), &bar(&queue.rate.split, BAR));
@@ -48,6 +53,27 @@ fn heading(first: &str) -> String {
 
 fn row(name: &str, [iops, rate, p50, p99, depth]: [String; 5], split: &str) -> String {
     format!("{name:18}  {iops:>8}  {rate:>8}  {p50:>9}  {p99:>9}  {depth:>6}  {split}\n")
+}
+
+/// Headings of a table of queues of vhost-user devices.
+pub const VHOST_HEADS: [&str; 5] = ["VHOST-USER", "QUEUE", "THREAD", "SIZE", "IN FLIGHT"];
+
+fn vhost_row([name, queue, thread, size, in_flight]: [String; 5]) -> String {
+    format!("{name:18}  {queue:>8}  {thread:>8}  {size:>9}  {in_flight:>9}\n")
+}
+
+/// Formats the queues of a vhost-user device; a single row without numbers if no virtual machine has attached it.
+pub fn vhost_cells(export: &ExportRate) -> Vec<[String; 5]> {
+    let Some(device) = &export.vhost_user else { return Vec::new() };
+    let queue =
+        |queue: &t::VhostQueue| [queue.queue, queue.reactor, queue.size, queue.in_flight].map(|n| n.to_string());
+    let mut numbers: Vec<_> = device.running.iter().map(queue).collect();
+    if numbers.is_empty() {
+        numbers.push(std::array::from_fn(|_| "-".to_owned()));
+    }
+    let name = plain(&export.name);
+    let row = |[queue, thread, size, in_flight]: [String; 4]| [name.clone(), queue, thread, size, in_flight];
+    numbers.into_iter().map(row).collect()
 }
 
 /// Headings of a table of devices.

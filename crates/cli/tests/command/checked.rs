@@ -81,6 +81,16 @@ fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
             GOOD.to_owned() + &device("d", "file:b.img") + &device("e", "file:b.img"),
             "line 13: not served: export 'e': b.img is in use by export 'd'",
         ),
+        (
+            1,
+            GOOD.to_owned() + &device("d", "ram:size=1M") + "vhost_user = \"none/vm.sock\"\n",
+            "line 10: not served: export 'd': vhost_user: none/vm.sock: there is no directory none",
+        ),
+        (
+            1,
+            GOOD.to_owned() + &device("d", "ram:size=1M") + "vhost_user = \"plain\"\n",
+            "line 10: not served: export 'd': vhost_user: plain is there and is no socket",
+        ),
         // These configurations are served completely, with a warning.
         (0, GOOD.replace("unix:nbd.sock", "tcp:0.0.0.0:0"), "warning: whoever reaches tcp:0.0.0.0:0 can change"),
         (0, "listen = [\"unix:s\"]\n".to_owned(), "warning: nothing is served yet"),
@@ -94,6 +104,21 @@ fn what_is_wrong_is_told_with_its_line_and_how_bad_it_is() {
     // A file that is no valid configuration gives the same error as at a start.
     let said = check(&dir, "listen = []\nlisen = []");
     assert!(said.code == 2 && said.err.contains("c.toml, line 2: unknown field `lisen`"), "{}", said.err);
+    // The vhost-user devices that no daemon can have.
+    for (keys, line, words) in [
+        ("vhost_user = \"nbd.sock\"\n", 12, "nbd.sock is used already, by listen of NBD"),
+        ("vhost_user = \"vm.sock\"\nvhost_queues = 65\n", 13, "vhost_queues are 1 to 64"),
+    ] {
+        let said = check(&dir, &(GOOD.to_owned() + &device("d", "ram:size=1M") + keys));
+        assert!(said.code == 2 && said.err.contains(&format!("c.toml, line {line}: ")), "{}", said.err);
+        assert!(said.err.contains(words), "{words}\n{}", said.err);
+    }
+    let said = check(&dir, &(GOOD.to_owned() + "vhost_user = \"vm.sock\"\n"));
+    assert!(
+        said.code == 0 && said.out.contains("export v: a#v, iops=100,burst=100ms, vhost-user at vm.sock\n"),
+        "{}",
+        said.out
+    );
     // Several exports may share a file if all of them are read-only.
     let twice = device("d", "file:b.img") + "read_only = true\n" + &device("e", "file:b.img") + "read_only = true\n";
     let said = check(&dir, &(GOOD.to_owned() + &twice));

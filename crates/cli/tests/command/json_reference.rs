@@ -111,6 +111,7 @@ fn is_leaf(block: &[u8]) -> bool {
 fn status() -> [Value; 2] {
     let dir = crate::daemon::pools().expect("there is io_uring");
     let config = crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\"");
+    let config = config.replace("name = \"va\"", "name = \"va\"\nvhost_user = \"vm.sock\"");
     let daemon = crate::daemon::Daemon::start(&dir, &config);
     let status = ["status --json", "device list --json"].map(|line| crate::daemon::ask(&dir, line).json());
     daemon.end();

@@ -55,6 +55,8 @@ mod trace;
 mod traps;
 mod units;
 mod verify;
+mod vhost_guest;
+mod vhost_user;
 mod volume;
 mod web;
 mod week;

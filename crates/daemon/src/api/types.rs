@@ -38,6 +38,31 @@ pub struct Pools {
     pub pools: Vec<PoolRow>,
 }
 
+/// A queue of a vhost-user device that a client has set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhostQueue {
+    pub queue: u64,
+    pub reactor: u64,
+    pub size: u64,
+    pub in_flight: u64,
+}
+
+/// The vhost-user device of an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhostUser {
+    pub socket: String,
+    pub queues: u64,
+    pub client: Option<u64>,
+    pub running: Vec<VhostQueue>,
+}
+
+impl VhostUser {
+    /// Returns the number of requests in flight, in all queues.
+    pub fn in_flight(&self) -> u64 {
+        self.running.iter().map(|queue| queue.in_flight).sum()
+    }
+}
+
 /// An export, in the reply of `ListExports`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportRow {
@@ -52,6 +77,8 @@ pub struct ExportRow {
     pub limit: Option<String>,
     #[serde(default)]
     pub allow: Option<Vec<String>>,
+    #[serde(default)]
+    pub vhost_user: Option<VhostUser>,
     pub failed: Option<String>,
 }
 
@@ -79,7 +106,8 @@ pub struct ClientRows {
     pub clients: Vec<ClientRow>,
 }
 
-/// Parameters of `AddExport`.
+/// Parameters of `AddExport`. The fields of a vhost-user device are sent only with one, because older servers reject
+/// them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddExport {
@@ -92,6 +120,12 @@ pub struct AddExport {
     pub spec: Option<String>,
     #[serde(default)]
     pub read_only: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_queues: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_in_order: Option<bool>,
 }
 
 /// Parameters of `LimitExport`.
@@ -163,6 +197,8 @@ pub struct ExportStatistics {
     pub requests: RequestCounts,
     #[serde(default)]
     pub failed: Option<String>,
+    #[serde(default)]
+    pub vhost_user: Option<VhostUser>,
     pub errors: u64,
     pub kinds: Vec<KindStatistics>,
 }

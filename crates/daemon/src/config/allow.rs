@@ -80,11 +80,12 @@ pub(super) fn number_of(what: &str, name: &str, directory: &Path) -> Result<u32,
     found.ok_or_else(|| format!("there is no {what} '{name}' in {}; {fix}", directory.display()))
 }
 
-/// Parses the rules of an export, given the addresses and TLS settings of the plan. An error has its offset in the
-/// file.
+/// Parses the rules of an export, given the addresses and TLS settings of the plan, and the address of the export's
+/// own vhost-user socket. An error has its offset in the file.
 pub(super) fn allow(
     tables: Option<&Spanned<Vec<AllowTable>>>,
     listen: &[Address],
+    own: Option<&Address>,
     tls: &[TlsPlan],
 ) -> Result<Allow, (usize, String)> {
     let Some(tables) = tables else { return Ok(Allow::All) };
@@ -97,17 +98,17 @@ pub(super) fn allow(
         let why = "allow: nobody is asked for a certificate: a [[tls]] with client_ca does that";
         return Err(wrong(why));
     }
-    let rules = tables.get_ref().iter().map(|table| table.rule(listen)).collect::<Result<_, _>>();
+    let rules = tables.get_ref().iter().map(|table| table.rule(listen, own)).collect::<Result<_, _>>();
     rules.map(Allow::Only).map_err(|why: String| wrong(&format!("allow: {why}")))
 }
 
 impl AllowTable {
-    fn rule(&self, listen: &[Address]) -> Result<Rule, String> {
+    fn rule(&self, listen: &[Address], own: Option<&Address>) -> Result<Rule, String> {
         let address = self.address.as_ref().map(|address| address.parse()).transpose()?;
         let at = |text: &String| {
             let address: Address = text.parse().map_err(|why| format!("{why}"))?;
             // Without `listen`, systemd passes the sockets, and their addresses are not known yet.
-            match listen.is_empty() || listen.contains(&address) {
+            match listen.is_empty() || listen.contains(&address) || own == Some(&address) {
                 true => Ok(address),
                 false => Err(format!("{address} is not among the addresses of 'listen'")),
             }

@@ -25,24 +25,38 @@ struct ListenTable {
 
 impl<'de> Deserialize<'de> for ListenEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ListenEntry, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = ListenEntry;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an address, or { address = \"unix:PATH\", mode = \"0660\", group = \"NAME\" }")
-            }
-
-            fn visit_str<E: Error>(self, address: &str) -> Result<ListenEntry, E> {
-                Ok(ListenEntry(ListenTable { address: address.into(), ..ListenTable::default() }))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ListenEntry, A::Error> {
-                ListenTable::deserialize(MapAccessDeserializer::new(map)).map(ListenEntry)
-            }
-        }
-        deserializer.deserialize_any(Either)
+        let expected = "an address, or { address = \"unix:PATH\", mode = \"0660\", group = \"NAME\" }";
+        let of_text = |address: &str| ListenTable { address: address.into(), ..ListenTable::default() };
+        text_or_table(deserializer, expected, of_text).map(ListenEntry)
     }
+}
+
+/// Deserializes a table, or a text that stands for one. `expected` describes both, for errors.
+pub(super) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+    expected: &'static str,
+    of_text: fn(&str) -> T,
+) -> Result<T, D::Error> {
+    struct Either<T> {
+        expected: &'static str,
+        of_text: fn(&str) -> T,
+    }
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.expected)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            Ok((self.of_text)(text))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_any(Either { expected, of_text })
 }
 
 impl ListenEntry {
@@ -56,13 +70,24 @@ impl ListenEntry {
         if matches!(address, Address::Tcp(_)) {
             return Err(format!("{address} has no mode, owner or group: these are of unix sockets"));
         }
-        let access = SocketAccess {
-            mode: mode.as_deref().map_or(Ok(BOTH), value::mode)?,
-            owner: owner.as_ref().map(Id::user).transpose()?,
-            group: group.as_ref().map(Id::group).transpose()?,
-        };
-        Ok((address, Some(access)))
+        Ok((address, access_of(mode.as_deref(), owner.as_ref(), group.as_ref())?))
     }
+}
+
+/// Builds the access settings of a unix socket from keys of the configuration; `None` if none is given.
+pub(super) fn access_of(
+    mode: Option<&str>,
+    owner: Option<&Id>,
+    group: Option<&Id>,
+) -> Result<Option<SocketAccess>, String> {
+    if mode.is_none() && owner.is_none() && group.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(SocketAccess {
+        mode: mode.map_or(Ok(BOTH), value::mode)?,
+        owner: owner.map(Id::user).transpose()?,
+        group: group.map(Id::group).transpose()?,
+    }))
 }
 
 /// Builds the access settings of unix sockets from options of the command line; `None` if none is given.

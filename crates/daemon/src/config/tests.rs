@@ -70,6 +70,37 @@ limit = "iops=500,bps=10M,burst=1s"
 }
 
 #[test]
+fn the_vhost_user_device_of_an_export_is_read() {
+    let plan = read_text(
+        "[[export]]\nname = \"a\"\nspec = \"s\"\nvhost_user = \"/run/a.sock\"\n\
+         allow = [{ listen = \"unix:/run/a.sock\" }]\n\
+         [[export]]\nname = \"b\"\nspec = \"s\"\nvhost_queues = 64\nvhost_in_order = true\n\
+         vhost_user = { path = \"b.sock\", group = 7 }\n\
+         [[export]]\nname = \"c\"\nspec = \"s\"\n",
+    )
+    .expect("it is right");
+    let plain = VhostUserPlan { path: "/run/a.sock".into(), access: None, queues: None, in_order: false, passed: None };
+    assert_eq!(plan.exports[0].vhost_user, Some(plain));
+    let access = Some(SocketAccess { mode: 0o660, owner: None, group: Some(7) });
+    let all = VhostUserPlan { path: "b.sock".into(), access, queues: Some(64), in_order: true, passed: None };
+    assert_eq!(plan.exports[1].vhost_user, Some(all));
+    assert_eq!(plan.exports[2].vhost_user, None);
+    let other = "listen = [\"unix:n\"]\n[[export]]\nname = \"a\"\nspec = \"s\"\nvhost_user = \"/a\"\n\
+                 [[export]]\nname = \"b\"\nspec = \"s\"\nallow = [{ listen = \"unix:/a\" }]\n";
+    let refused = read_text(other).expect_err("that is the socket of another export").to_string();
+    assert!(refused.contains("unix:/a is not among"), "{refused}");
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_named_with_its_line() {
+    let text =
+        |len: usize| format!("[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"/{}\"", "s".repeat(len - 1));
+    assert!(read_text(&text(107)).is_ok());
+    let refused = read_text(&text(108)).expect_err("too long").to_string();
+    assert!(refused.contains("line 4: ") && refused.contains("107 bytes"), "{refused}");
+}
+
+#[test]
 fn a_pool_is_named_by_its_uuid_and_looked_for() {
     let uuid = "7b3c0123456789abcdef00112233445f";
     let text = format!("[[pool]]\nname = \"a\"\nuuid = \"{uuid}\"\nsearch = [\"/srv\", \"x\"]\n");
@@ -104,6 +135,37 @@ fn what_is_wrong_is_told_with_its_line() {
         ),
         ("[[export]]\nname = \"x\"\nspec = \"s\"\nlimit = \"iops=0\"", 4, "'iops=0' is no limit"),
         ("threads = ", 1, ""),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_queues = 2", 4, "vhost_queues is of an export with vhost_user"),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_in_order = true", 4, "vhost_in_order is of an export"),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"tcp:h:1\"", 4, "vhost_user: vhost-user passes memory"),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"\"", 4, "named by a path"),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = { path = \"/s\", mode = \"999\" }", 4, "octal"),
+        (
+            "[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"/s\"\nvhost_queues = 0",
+            5,
+            "vhost_queues are 1 to 64",
+        ),
+        (
+            "[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"/s\"\nvhost_queues = 65",
+            5,
+            "vhost_queues are 1 to 64",
+        ),
+        (
+            "[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"/s\"\n\
+             [[export]]\nname = \"y\"\nspec = \"s\"\nvhost_user = { path = \"unix:/s\" }",
+            8,
+            "/s is used already, by the export 'x'",
+        ),
+        (
+            "listen = [\"unix:s\"]\n[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"s\"",
+            5,
+            "s is used already, by listen of NBD",
+        ),
+        (
+            "[control]\npath = \"/c\"\n[[export]]\nname = \"x\"\nspec = \"s\"\nvhost_user = \"/c\"",
+            6,
+            "/c is used already, by the control socket",
+        ),
     ];
     for (text, line, words) in wrong {
         let said = read_text(text).expect_err(text).to_string();

@@ -45,7 +45,7 @@ impl Daemon {
             let is_free = |rows: &[Row]| match rows.iter().any(|row| row.plan.name == plan.name && row.failed.is_none())
             {
                 true => Err(failure::serve(ServeError::ExportExists { name: plan.name.clone() })),
-                false => Ok(()),
+                false => is_socket_free(&plan, rows),
             };
             let opened = match plan.what {
                 // The list of exports is not locked meanwhile, since the storage of a device may take long to respond
@@ -68,6 +68,12 @@ impl Daemon {
             rows.push(Row { plan: plan.clone(), configured, failed: None });
             Ok(())
         })
+    }
+
+    /// Tells virtual machines that have attached exports of a volume its new size.
+    pub fn size_changed(&self, pool: &str, volume: &str) {
+        let is = |row: &&Row| row.failed.is_none() && row.plan.volume_of(pool) == Some(volume);
+        self.rows().iter().filter(is).for_each(|row| self.server.size_changed(&row.plan.name));
     }
 
     /// Removes an export; with `force` even if it has clients.
@@ -268,6 +274,25 @@ impl Held {
     /// Acquires the turn (D1).
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         locked(&self.turn)
+    }
+}
+
+/// Fails if another export has the vhost-user socket of `plan`. Two of a configuration differ, but a command may have
+/// added one.
+fn is_socket_free(plan: &ExportPlan, rows: &[Row]) -> Result<(), Failure> {
+    let Some(wanted) = plan.vhost_user.as_ref() else { return Ok(()) };
+    let has = |row: &&Row| {
+        let own = row.plan.vhost_user.as_ref().is_some_and(|own| own.path == wanted.path);
+        own && row.plan.name != plan.name
+    };
+    match rows.iter().find(has) {
+        Some(row) => Err(Failure::run(format!(
+            "{} is the vhost-user socket of the export '{}' already",
+            wanted.path.display(),
+            row.plan.name
+        ))
+        .fix("choose another path, or remove that export")),
+        None => Ok(()),
     }
 }
 

@@ -49,12 +49,13 @@ fn peer_events_are_rate_limited_and_suppressed_ones_counted() {
     let kind = tracing::callsite!(name: "x", kind: tracing::metadata::Kind::EVENT, fields: message);
     let kind = tracing::Callsite::metadata(kind).callsite();
     let begin = Instant::now();
-    let told = (0..100_000).filter(|_| bound.ask(kind.clone(), begin).is_some()).count();
+    let told = (0..100_000).filter(|_| bound.ask(kind.clone(), None, begin).is_some()).count();
     assert_eq!(told, BURST as usize);
-    assert_eq!(bound.ask(kind.clone(), begin + REST), Some(100_000 - u64::from(BURST)), "how many were left out");
-    assert_eq!(bound.ask(kind.clone(), begin + REST + Duration::from_millis(1)), None, "one a rest");
+    assert_eq!(bound.ask(kind.clone(), Some("other"), begin), Some(0), "each export has lines of its own");
+    assert_eq!(bound.ask(kind.clone(), None, begin + REST), Some(100_000 - u64::from(BURST)), "how many were left out");
+    assert_eq!(bound.ask(kind.clone(), None, begin + REST + Duration::from_millis(1)), None, "one a rest");
     let later = begin + Duration::from_secs(86_400);
-    let told = (0..1000).filter(|_| bound.ask(kind.clone(), later).is_some()).count();
+    let told = (0..1000).filter(|_| bound.ask(kind.clone(), None, later).is_some()).count();
     assert_eq!(told, BURST as usize, "a long rest gives no more than a burst");
     let all = with_journal(|| flood(1000));
     assert!(!all.is_empty() && all.len() <= BURST as usize, "{}", all.len());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheave_serve::{ExportStatus, IoCounts};
+use sheave_serve::{ExportStatus, IoCounts, VhostUserStatus};
 use sheave_vol::SpaceState;
 
 use super::page::{MOST_NAMED, Page};
@@ -23,6 +23,7 @@ pub(super) fn page(daemon: &Daemon, is_open: bool) -> String {
     let (rows, served) = (daemon.rows(), daemon.server.exports());
     exports(&mut page, &rows, &served);
     requests(&mut page, &served);
+    vhost_user(&mut page, &served);
     let groups = daemon.server.io_groups();
     detail::families(&mut page, groups.iter().map(|(export, group)| (export.as_str(), group.counts())));
     pools(&mut page, &daemon.pools());
@@ -52,6 +53,26 @@ fn exports(page: &mut Page, rows: &[Row], served: &[ExportStatus]) {
     let help = "Clients that asked for an export which they may not open.";
     page.family("sheave_export_refused_clients", "counter", help, "export", &refused);
     page.family("sheave_export_size_bytes", "gauge", "Bytes of an export.", "export", &of(|export| export.size_bytes));
+}
+
+/// The vhost-user devices of exports that have one.
+pub(super) fn vhost_user(page: &mut Page, served: &[ExportStatus]) {
+    type Value = fn(&VhostUserStatus) -> u64;
+    let families: [(&str, &str, Value); 3] = [
+        ("sheave_vhost_attached", "Whether a virtual machine has attached an export.", |device| {
+            u64::from(device.client.is_some())
+        }),
+        ("sheave_vhost_running_queues", "Queues that a virtual machine has set up.", |device| {
+            device.running.len() as u64
+        }),
+        ("sheave_vhost_in_flight", "Requests in flight in the queues.", |device| {
+            device.running.iter().map(|queue| u64::from(queue.in_flight)).sum()
+        }),
+    ];
+    for (name, help, value) in families {
+        let of = |export: &ExportStatus| Some((export.name.clone(), value(export.vhost_user.as_ref()?)));
+        page.family(name, "gauge", help, "export", &served.iter().filter_map(of).collect::<Vec<_>>());
+    }
 }
 
 /// Requests of clients, since each export began to be served.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sheave_blk::stats::Split;
 use sheave_iomap::io_stats::{IoCounts, IoGroup, IoKind, IoSeat};
-use sheave_serve::ExportStatus;
+use sheave_serve::{ExportStatus, VhostUserStatus};
 
 use super::detail::{self, BOUNDS, MOST_IN_DETAIL};
 use super::devices;
-use super::families::requests;
+use super::families::{requests, vhost_user};
 use super::page::{MOST_NAMED, Page};
 use crate::api::types as t;
 
@@ -43,6 +43,7 @@ fn ten_thousand_exports_make_no_larger_page_than_a_thousand() {
             limit: None,
             allow: sheave_serve::Allow::All,
             refused: 0,
+            vhost_user: None,
         };
         requests(&mut page, &names.iter().map(status).collect::<Vec<_>>());
         let counts = reads(&[1000]);
@@ -58,6 +59,45 @@ fn ten_thousand_exports_make_no_larger_page_than_a_thousand() {
     assert_eq!(value(&page, "sheave_export_reads_total{export=\"e1000\"}"), None);
     assert_eq!(page.text.lines().count(), of(MOST_NAMED + 1).text.lines().count());
     assert!(page.text.lines().count() < 20_000, "{}", page.text.lines().count());
+}
+
+#[test]
+fn vhost_user_devices_are_told_and_their_number_of_series_is_bounded() {
+    let status = |number: usize, device: Option<VhostUserStatus>| ExportStatus {
+        name: format!("e{number}"),
+        description: String::new(),
+        size_bytes: 1,
+        read_only: false,
+        clients: 0,
+        counts: sheave_serve::IoCounts::default(),
+        limit: None,
+        allow: sheave_serve::Allow::All,
+        refused: 0,
+        vhost_user: device,
+    };
+    let queue = |index| sheave_serve::VhostQueueStatus { index, reactor: 0, size: 128, in_flight: 5 };
+    let device = |client: Option<u64>| VhostUserStatus {
+        address: sheave_serve::Address::Unix("/s".into()),
+        queues: 4,
+        client,
+        running: client.map_or(Vec::new(), |_| vec![queue(0), queue(1)]),
+    };
+    let mut page = Page { text: String::new(), is_open: true };
+    vhost_user(&mut page, &[status(0, None), status(1, Some(device(Some(7)))), status(2, Some(device(None)))]);
+    for (series, expected) in [
+        ("sheave_vhost_attached{export=\"e0\"}", None),
+        ("sheave_vhost_attached{export=\"e1\"}", Some(1.0)),
+        ("sheave_vhost_attached{export=\"e2\"}", Some(0.0)),
+        ("sheave_vhost_running_queues{export=\"e1\"}", Some(2.0)),
+        ("sheave_vhost_in_flight{export=\"e1\"}", Some(10.0)),
+        ("sheave_vhost_in_flight{export=\"e2\"}", Some(0.0)),
+    ] {
+        assert_eq!(value(&page, series), expected, "{series}");
+    }
+    let mut page = Page { text: String::new(), is_open: true };
+    vhost_user(&mut page, &(0..3 * MOST_NAMED).map(|at| status(at, Some(device(Some(1))))).collect::<Vec<_>>());
+    assert_eq!(value(&page, "sheave_vhost_attached{export=\"\"}"), Some(2.0 * MOST_NAMED as f64));
+    assert_eq!(page.text.lines().count(), 3 * (MOST_NAMED + 1 + 2));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::Reactor;
 use super::conn::Conn;
+use super::session::Session;
 use crate::clients::Arrival;
 use crate::shared::Order;
 
@@ -49,15 +50,20 @@ impl Reactor {
 
     /// Makes a connection for a client. Returns its number.
     fn seat(&mut self, arrival: Arrival) -> usize {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.conns.push(None);
-            self.conns.len() - 1
-        });
+        let number = self.free_number();
         let until = Instant::now() + self.shared.options.handshake;
         self.look_at.get_or_insert(until);
         let tls = self.shared.listeners[arrival.listener].tls();
-        self.conns[number] = Some(Box::new(Conn::new(arrival, number, until, tls)));
+        self.sessions[number] = Some(Session::Nbd(Box::new(Conn::new(arrival, number, until, tls))));
         self.live += 1;
         number
+    }
+
+    /// Returns a number that no session has. The caller puts a session there.
+    pub(super) fn free_number(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.sessions.len() - 1
+        })
     }
 }

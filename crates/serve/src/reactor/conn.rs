@@ -9,7 +9,6 @@
 
 mod begin;
 mod block_status;
-mod held_back;
 mod large_reads;
 mod negotiation;
 mod pieces;
@@ -18,7 +17,7 @@ mod replies;
 mod secure;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use sheave_base::sync::Arc;
@@ -33,14 +32,15 @@ use self::large_reads::LargeReads;
 use self::pieces::Pieces;
 use self::progress::{Progress, SENT_NOTHING};
 use super::batch::{Batch, Piece};
+use super::held_back::Charge;
 use super::questions::Asked;
 use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
 use crate::clients::{Arrival, Who};
-use crate::counts::Tally;
+use crate::counts::{Part, Tally};
 use crate::export::Served;
-use crate::limit::{Bucket, Waits};
+use crate::limit::Bucket;
 use crate::shared::Shared;
 use crate::shares::Peer;
 use crate::tls::Tls;
@@ -92,24 +92,6 @@ struct Chosen {
     /// Alignment that the device requires of memory, in bytes.
     align: usize,
     bucket: Arc<Bucket>,
-}
-
-/// Tells whether the deferred request has been charged to the export's rate limit, and whether it may begin.
-#[derive(Debug)]
-enum Charge {
-    /// Not charged yet, or no request is deferred.
-    Due,
-    /// Charged at `since`, and held back until `until`.
-    HeldBack {
-        until: Instant,
-        since: Instant,
-        /// True if the request is in the reactor's list of those held back.
-        told: bool,
-        /// Its place in the limit's queue. Dropping it moves the requests behind it up.
-        place: Waits,
-    },
-    /// Charged, and may begin.
-    Paid,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +167,7 @@ pub(super) struct Conn {
     abandons: bool,
     message: Box<Message>,
     complaint: Option<String>,
+    /// The charge for the deferred request.
     charge: Charge,
 }
 
@@ -240,6 +223,20 @@ impl Conn {
 
     pub(super) fn tally(&self) -> &Arc<Tally> {
         &self.tally
+    }
+
+    /// Returns the counters of this connection.
+    pub(super) fn counts(&self) -> &Part {
+        self.tally.part(0)
+    }
+
+    /// Returns the charge for the request that waits, while requests may still begin.
+    pub(super) fn charge(&mut self) -> Option<&mut Charge> {
+        (self.ending == Ending::No).then_some(&mut self.charge)
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Returns the number of the chosen export.
@@ -474,7 +471,7 @@ impl Conn {
         if self.ending == Ending::No {
             self.handshake(io, shared);
             if !self.is_full(io)
-                && self.held_back_until().is_none()
+                && self.charge.held_back_until().is_none()
                 && self.pieces.is_none()
                 && let Some(request) = self.life.deferred.take()
             {

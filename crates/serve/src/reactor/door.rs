@@ -91,7 +91,7 @@ impl Idle {
 }
 
 /// Returns true if the other end of a socket has closed.
-fn has_hung_up(fd: &OwnedFd) -> bool {
+pub(super) fn has_hung_up(fd: &OwnedFd) -> bool {
     let mut look = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::RDHUP)];
     // If the poll fails, the next call looks again.
     let _ = poll(&mut look, Some(&Timespec::default()));

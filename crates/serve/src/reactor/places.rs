@@ -19,7 +19,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::Reactor;
+use super::conn::Conn;
 use super::door::{Idle, Places, Waiting};
+use super::session::Session;
 use crate::shares::Peer;
 
 /// Interval between checks for idle clients while others wait and all places are taken, and the shorter interval once a
@@ -57,10 +59,14 @@ impl Reactor {
         }
     }
 
+    fn conns(&self) -> impl Iterator<Item = &Conn> {
+        self.sessions.iter().flatten().filter_map(Session::conn)
+    }
+
     /// Returns the number of places of each peer, without clients that are about to end.
     fn places(&self) -> Places {
         let mut places = Places::new();
-        let stay = self.conns.iter().flatten().filter(|conn| !conn.is_ending_now());
+        let stay = self.conns().filter(|conn| !conn.is_ending_now());
         stay.for_each(|conn| *places.entry(conn.peer()).or_default() += 1);
         places
     }
@@ -68,7 +74,7 @@ impl Reactor {
     /// Drops clients so that waiting clients of other peers get their places (D1).
     fn make_room(&mut self) {
         let mut places = self.places();
-        let ending = self.conns.iter().flatten().filter(|conn| conn.is_ending_now()).count();
+        let ending = self.conns().filter(|conn| conn.is_ending_now()).count();
         // Clients that are about to end make room, too.
         let mut free = ending + self.most.saturating_sub(self.live);
         self.door.forget_gone();
@@ -90,7 +96,7 @@ impl Reactor {
             if count <= has {
                 return;
             }
-            let of = self.conns.iter_mut().flatten().filter(|conn| conn.peer() == most && !conn.is_ending_now());
+            let of = conns_of(&mut self.sessions).filter(|conn| conn.peer() == most && !conn.is_ending_now());
             let Some(newest) = of.max_by_key(|conn| conn.id()) else { return };
             newest.drop_client("others wait for its place, and its address or user has most of them");
             self.later.push(newest.number());
@@ -118,10 +124,10 @@ impl Reactor {
         }
         self.make_room();
         let places = self.places();
-        self.door.idle.resize_with(self.conns.len(), Idle::default);
+        self.door.idle.resize_with(self.sessions.len(), Idle::default);
         let mut first = None;
-        for (conn, idle) in self.conns.iter().zip(&mut self.door.idle) {
-            let Some(conn) = conn else {
+        for (session, idle) in self.sessions.iter().zip(&mut self.door.idle) {
+            let Some(conn) = session.as_ref().and_then(Session::conn) else {
                 *idle = Idle::default();
                 continue;
             };
@@ -132,11 +138,15 @@ impl Reactor {
             first = Some(first.map_or(order, |first| order.min(first)));
         }
         if let Some((_, _, number)) = first
-            && let Some(Some(conn)) = self.conns.get_mut(number)
+            && let Some(conn) = self.conn(number)
         {
             conn.drop_client("others wait for its place, and it has nothing to do");
             self.door.forget(number);
             self.later.push(number);
         }
     }
+}
+
+fn conns_of(sessions: &mut [Option<Session>]) -> impl Iterator<Item = &mut Conn> {
+    sessions.iter_mut().flatten().filter_map(Session::conn_mut)
 }

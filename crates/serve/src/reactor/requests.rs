@@ -12,14 +12,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sheave_base::status::Errno as SystemErrno;
 use sheave_base::sync::Arc;
+use sheave_blk::DeviceError;
+use sheave_kring::IoVec;
 use sheave_nbd::session::{Command, Request};
 use sheave_nbd::wire::{Errno, MAX_PAYLOAD, cflag};
-use sheave_uring::{Fd, Ring};
+use sheave_uring::{Fd, Ring, RingError};
 
+use super::ops::{Ended, Ops, Stage};
 use super::questions::Questions;
-use super::raw::{self, FileOp};
+use super::raw::{self, FileOp, Memory as Target, Segments};
 use super::tls_stream::OUT_BYTES;
-use super::unaligned::Unaligned;
 use crate::block_locks::{Asks, BlockLocks, Standing};
 use crate::export::{MAX_MIN_BLOCK, Served};
 use crate::payload::{Payload, Pool, Shape};
@@ -27,6 +29,9 @@ use crate::shared::{Order, Shared};
 use crate::shares::{Granted, Shares, Wish};
 
 pub(super) const ENTRIES: u32 = 1024;
+/// Bytes that one SQE trims or zeroes. Some devices do so within the call, and other sessions have their turn between
+/// two of these.
+const CHANGED_AT_ONCE: u64 = 32 << 20;
 /// Bytes of zeroes that one SQE writes where the file cannot zero a range otherwise.
 const ZEROES_AT_ONCE: u64 = 1 << 20;
 
@@ -37,44 +42,8 @@ pub(super) const MAX_COST: u64 = MAX_PAYLOAD as u64 + (64 << 10) + 4 * MAX_MIN_B
 pub(super) const GROWTH: u64 = 4;
 /// Most buffers for TLS records that are kept for later sends.
 const MAX_SPARE_RECORDS: usize = 16;
-
-/// The operation that a request has in the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// The operation that the command names.
-    Command,
-    /// Reads a block of which a part is changed. The index is that in `Unaligned::edges`.
-    ReadEdge(usize),
-    /// Writes such a block back, with zeroes in it.
-    WriteEdge(usize),
-    /// Writes zeroes where the file cannot zero a range.
-    Zeroes,
-    /// Makes the finished change durable (FUA).
-    Sync,
-}
-
-/// A request that has a slot.
-#[derive(Debug)]
-pub(super) struct Op {
-    conn: usize,
-    pub(super) fd: Fd,
-    pub(super) request: Request,
-    pub(super) payload: Option<Payload>,
-    pub(super) stage: Stage,
-    /// First byte and length of the range in the file that the stage works on.
-    pub(super) range: (u64, u64),
-    /// Position of that range in the payload's memory.
-    pub(super) at: usize,
-    /// Bytes of `range` that are done. While a write gathers its payload: bytes received.
-    pub(super) done: u64,
-    /// Edges to be rewritten.
-    pub(super) unaligned: Option<Box<Unaligned>>,
-    pub(super) standing: Standing,
-    /// Turn of the loop in which the request arrived.
-    turn: u32,
-    /// True if its client is gone: the operation in the ring ends, and no other is started.
-    pub(super) abandoned: bool,
-}
+/// Most lists of segments that are kept for later requests.
+const MAX_SPARE_VECTORS: usize = 256;
 
 /// A request that has ended.
 #[derive(Debug)]
@@ -113,6 +82,26 @@ pub(super) struct Memory {
     bytes: u64,
     /// True if some of it comes from the room that is reserved for one request of the largest size.
     of_room: bool,
+}
+
+/// Returns the bytes that the memory of a request counts for.
+fn cost(shape: &Shape) -> u64 {
+    if *shape == Shape::NONE { 0 } else { Pool::cost(shape) }
+}
+
+/// Reasons why an export is not attached to the ring.
+#[derive(Debug)]
+pub(super) enum NotOpened {
+    /// The ring has as many devices as it can have, and all are in use.
+    Full(String),
+    Fails(String),
+}
+
+impl std::fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (NotOpened::Full(why) | NotOpened::Fails(why)) = self;
+        f.write_str(why)
+    }
 }
 
 /// An export that is attached to the ring.
@@ -157,10 +146,11 @@ pub(super) struct Io {
     pub(super) ring: Ring,
     pub(super) number: usize,
     pub(super) shared: Arc<Shared>,
-    pub(super) ops: Vec<Option<Op>>,
-    free: Vec<u32>,
+    pub(super) ops: Ops,
     /// Slots of requests that found the submission queue full.
     waiting: VecDeque<u32>,
+    /// Slots of requests whose next piece starts in the next turn of the loop.
+    pub(super) later: Vec<u32>,
     /// True if SQEs were pushed and not submitted yet.
     pushed: bool,
     pool: Pool,
@@ -171,13 +161,15 @@ pub(super) struct Io {
     pub(super) shares: Shares,
     /// Connections with a BLOCK_STATUS request.
     pub(super) questions: Questions,
+    /// Sessions of queues that look at their rings by themselves, until the reactor sleeps.
+    pub(super) awake: Vec<usize>,
     /// Connections whose sends began in this turn and will probably end within the call that starts them.
     pub(super) prompt_sends: Vec<usize>,
     pub(super) turn: u32,
     /// Slots and results of requests that have just ended; [`Reactor::finished`](super::Reactor) handles them.
     pub(super) ended: Vec<(u32, i32)>,
-    /// Attached exports by number. One without clients stays attached for returning clients until the ring needs its
-    /// place.
+    /// Attached exports by number. One that no session uses stays attached until the ring needs its place: a device
+    /// may have to connect to its server anew.
     pub(super) files: BTreeMap<u32, Way>,
     /// Questions of reactors about changes under way here.
     pub(super) asks: Asks,
@@ -185,6 +177,8 @@ pub(super) struct Io {
     pub(super) records: Vec<u8>,
     /// Buffers for sending TLS records, for reuse.
     spare_records: Vec<Vec<u8>>,
+    /// Lists for the segments of requests, for reuse.
+    spare_vectors: Vec<Vec<IoVec>>,
 }
 
 impl Io {
@@ -194,15 +188,16 @@ impl Io {
             ring,
             number,
             shared,
-            ops: Vec::new(),
-            free: Vec::new(),
+            ops: Ops::default(),
             waiting: VecDeque::new(),
+            later: Vec::new(),
             pushed: false,
             pool: Pool::new(),
             zeroes: None,
             client_bytes,
             shares,
             questions: Questions::default(),
+            awake: Vec::new(),
             prompt_sends: Vec::new(),
             turn: 0,
             ended: Vec::new(),
@@ -210,12 +205,13 @@ impl Io {
             asks: Asks::default(),
             records: Vec::new(),
             spare_records: Vec::new(),
+            spare_vectors: Vec::new(),
         }
     }
 
-    /// Attaches an export for one more connection, or counts the connection if it is attached. Returns its descriptor
-    /// in the ring.
-    pub(super) fn open(&mut self, id: u32, export: &Arc<Served>) -> Result<Fd, String> {
+    /// Attaches an export for one more session, or counts the session if it is attached. Returns its descriptor in the
+    /// ring.
+    pub(super) fn open(&mut self, id: u32, export: &Arc<Served>) -> Result<Fd, NotOpened> {
         if let Some(way) = self.files.get_mut(&id) {
             way.clients += 1;
             return Ok(way.fd);
@@ -225,20 +221,23 @@ impl Io {
             true => self.ring.attach_file(file.clone()),
             false => Err(error),
         });
-        let fd = attached.map_err(|error| error.to_string())?;
+        let fd = attached.map_err(|error| match error {
+            RingError::Device(DeviceError::Limit { .. }) => NotOpened::Full(error.to_string()),
+            error => NotOpened::Fails(error.to_string()),
+        })?;
         let seat = Seat::new(export.locks(), &self.shared, self.number);
         self.files.insert(id, Way { fd, clients: 1, seat });
         Ok(fd)
     }
 
-    /// Called when a connection that had an export is gone and all its requests have ended.
+    /// Called when a session uses an export no more, and all its requests have ended.
     pub(super) fn leave(&mut self, id: u32) {
         if let Some(way) = self.files.get_mut(&id) {
             way.clients -= 1;
         }
     }
 
-    /// Detaches all exports without connections, as a ring has room for few devices. Returns true if there were any.
+    /// Detaches all exports that no session uses, as a ring has room for few devices. Returns true if there were any.
     fn close_unused(&mut self) -> bool {
         let unused = self.files.iter().filter(|(_, way)| way.clients == 0);
         let unused: Vec<u32> = unused.map(|(id, _)| *id).collect();
@@ -249,18 +248,18 @@ impl Io {
     /// Detaches an export. No request of it may be under way.
     pub(super) fn close(&mut self, id: u32) {
         if let Some(Way { fd, .. }) = self.files.remove(&id) {
-            debug_assert!(!self.ops.iter().flatten().any(|op| op.fd == fd), "a request outlives its client");
+            debug_assert!(!self.ops.iter().any(|op| op.fd == fd.raw()), "a request outlives its client");
             // Cannot fail: only a descriptor that is not attached is refused.
             let _ = self.ring.detach(fd);
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.free.len() == self.ops.len()
+        self.ops.is_empty()
     }
 
     pub(super) fn keeps_memory(&self) -> bool {
-        let records = self.records.capacity() > 0 || !self.spare_records.is_empty();
+        let records = self.records.capacity() > 0 || !self.spare_records.is_empty() || !self.spare_vectors.is_empty();
         self.pool.keeps_memory() || self.zeroes.is_some() || records
     }
 
@@ -269,6 +268,7 @@ impl Io {
         debug_assert!(self.is_idle(), "S1: a write of zeroes may be in the ring");
         self.zeroes = None;
         (self.records, self.spare_records) = (Vec::new(), Vec::new());
+        self.spare_vectors = Vec::new();
         self.pool.trim();
     }
 
@@ -288,15 +288,25 @@ impl Io {
     /// read takes all that it needs. A write takes a first part with its header, and more as its payload arrives
     /// ([`Io::grow`]), so that a client that announces much and sends little holds little.
     pub(super) fn ask(&mut self, conn: usize, request: &Request, shape: &Shape) -> Option<Memory> {
-        if *shape == Shape::NONE {
-            return Some(Memory { bytes: 0, of_room: false });
-        }
-        let whole = Pool::cost(shape);
+        let whole = cost(shape);
         let bytes = match request.command {
             Command::Write => whole.min(self.shares.own().max((shape.around() + shape.align) as u64)),
             _ => whole,
         };
-        let granted = self.shares.ask(conn, Wish { now: bytes, until_whole: whole, has_room: false })?;
+        self.ask_for(conn, bytes, whole)
+    }
+
+    /// Grants a session all the memory of this shape, or puts the session in line for it.
+    pub(super) fn ask_whole(&mut self, conn: usize, shape: &Shape) -> Option<Memory> {
+        let whole = cost(shape);
+        self.ask_for(conn, whole, whole)
+    }
+
+    fn ask_for(&mut self, conn: usize, bytes: u64, until_whole: u64) -> Option<Memory> {
+        if until_whole == 0 {
+            return Some(Memory { bytes: 0, of_room: false });
+        }
+        let granted = self.shares.ask(conn, Wish { now: bytes, until_whole, has_room: false })?;
         Some(Memory { bytes, of_room: granted == Granted::Room })
     }
 
@@ -308,7 +318,7 @@ impl Io {
     /// Grows the memory of a write whose payload has filled it, to [`GROWTH`] times its size, so that a long payload is
     /// received in few pieces. Returns the bytes of data that there is memory for.
     pub(super) fn grow(&mut self, conn: usize, slot: u32) -> u64 {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return 0 };
+        let Some(op) = self.ops.get_mut(slot) else { return 0 };
         let Some(payload) = &mut op.payload else { return 0 };
         let (whole, counted) = (payload.cost(), payload.counted());
         if op.done == payload.room() && counted < whole {
@@ -353,42 +363,29 @@ impl Io {
                 Some(taken?)
             }
         };
-        let op = Op {
-            conn,
-            fd,
-            request,
-            at: payload.as_ref().map_or(0, Payload::start),
-            payload,
-            stage: Stage::Command,
-            range: (request.offset, request.len),
-            done: 0,
-            unaligned: None,
-            standing: Standing::Apart,
-            turn: self.turn,
-            abandoned: false,
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.ops[slot as usize] = Some(op);
-                slot
-            }
-            None => {
-                self.ops.push(Some(op));
-                self.ops.len() as u32 - 1
-            }
-        };
+        let (slot, op) = self.ops.begin(conn, fd, request, self.turn);
+        op.at = payload.as_ref().map_or(0, Payload::start);
+        op.payload = payload;
         Some(slot)
     }
 
-    /// Returns the payload of a write that is being received, the count of its received bytes, and the ring.
+    /// Gives a request a slot whose memory is the guest's.
+    #[inline]
+    pub(super) fn begin_with(&mut self, conn: usize, fd: Fd, request: Request, segments: Option<Segments>) -> u32 {
+        let (slot, op) = self.ops.begin(conn, fd, request, self.turn);
+        op.segments = segments;
+        slot
+    }
+
+    /// Returns the payload of a write that is being received or copied, the count of its received bytes, and the ring.
     pub(super) fn gathering(&mut self, slot: u32) -> Option<(&mut Payload, &mut u64, &mut Ring)> {
-        let op = self.ops.get_mut(slot as usize)?.as_mut()?;
+        let op = self.ops.get_mut(slot)?;
         Some((op.payload.as_mut()?, &mut op.done, &mut self.ring))
     }
 
     /// Begins a write whose payload is complete.
     pub(super) fn gathered(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
-        if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
+        if let Some(op) = self.ops.get_mut(slot) {
             // Counted received bytes until now; from here on it counts bytes written.
             op.done = 0;
         }
@@ -397,18 +394,29 @@ impl Io {
 
     /// Drops a request that was not started, such as a write whose payload will never be complete.
     pub(super) fn forget(&mut self, slot: u32) {
-        if let Some(Op { conn, payload: Some(payload), .. }) = self.free_slot(slot) {
-            self.give_back(conn, payload);
+        let Some(Ended { conn, payload, segments, .. }) = self.ops.end(slot) else { return };
+        payload.into_iter().for_each(|payload| self.give_back(conn, payload));
+        self.keep_vector(segments);
+    }
+
+    /// Returns an empty list for the segments of a request.
+    pub(super) fn vector(&mut self) -> Vec<IoVec> {
+        self.spare_vectors.pop().unwrap_or_default()
+    }
+
+    /// Keeps the list of an ended request for the next one.
+    #[inline]
+    fn keep_vector(&mut self, segments: Option<Segments>) {
+        if let Some(Segments::Many(mut vector)) = segments
+            && self.spare_vectors.len() < MAX_SPARE_VECTORS
+        {
+            vector.clear();
+            self.spare_vectors.push(vector);
         }
     }
 
-    fn free_slot(&mut self, slot: u32) -> Option<Op> {
-        let op = self.ops.get_mut(slot as usize)?.take()?;
-        self.free.push(slot);
-        Some(op)
-    }
-
     /// Pushes a request, or what is left of it, to the ring.
+    #[inline]
     pub(super) fn start(&mut self, slot: u32) {
         // Behind those that wait, so that requests start in the order in which they came.
         if !self.waiting.is_empty() || !self.push(slot) {
@@ -416,38 +424,41 @@ impl Io {
         }
     }
 
+    #[inline]
     fn push(&mut self, slot: u32) -> bool {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return true };
-        let command = op.request.command;
-        let rest = (op.range.0 + op.done, op.range.1 - op.done);
-        let fd = op.fd.raw();
-        let at = op.at + op.done as usize;
-        let durable = op.request.has(cflag::FUA);
-        let ring = &mut self.ring;
-        let pushed = match (op.stage, command) {
-            (Stage::Sync, _) | (_, Command::Flush) => raw::push(ring, FileOp::Sync, fd, (0, 0), None, slot),
-            (Stage::Zeroes, _) => {
-                let piece = (rest.0, rest.1.min(ZEROES_AT_ONCE));
-                let memory = self.zeroes.as_mut().map(|zeroes| (zeroes, 0));
-                raw::push(ring, FileOp::Write { durable: false }, fd, piece, memory, slot)
-            }
-            (Stage::ReadEdge(_), _) => {
-                raw::push(ring, FileOp::Read, fd, rest, op.payload.as_mut().map(|payload| (payload, at)), slot)
-            }
-            (Stage::WriteEdge(_), _) => {
-                let memory = op.payload.as_mut().map(|payload| (payload, at));
-                raw::push(ring, FileOp::Write { durable: false }, fd, rest, memory, slot)
-            }
-            (Stage::Command, Command::Trim) => raw::push(ring, FileOp::Punch, fd, rest, None, slot),
-            (Stage::Command, Command::WriteZeroes) => raw::push(ring, FileOp::Zero, fd, rest, None, slot),
-            (Stage::Command, _) => {
-                let what = if command == Command::Read { FileOp::Read } else { FileOp::Write { durable } };
-                let memory = op.payload.as_mut().map(|payload| (payload, at));
-                raw::push(ring, what, fd, rest, memory, slot)
-            }
+        let Some(op) = self.ops.get_mut(slot) else { return true };
+        let (mut from, mut len) = (op.range.0 + op.done, op.range.1 - op.done);
+        let mut memory = Target::None;
+        let what = match (op.stage, op.request.command) {
+            (Stage::Command, Command::Read) | (Stage::ReadEdge(_), _) => FileOp::Read,
+            (Stage::Command, Command::Write) => FileOp::Write { durable: op.request.has(cflag::FUA) },
+            (Stage::WriteEdge(_) | Stage::Zeroes, _) => FileOp::Write { durable: false },
+            (Stage::Command, Command::Trim) => FileOp::Punch,
+            (Stage::Command, Command::WriteZeroes) => FileOp::Zero,
+            (Stage::Sync | Stage::Command, _) => FileOp::Sync,
         };
+        match (what, &mut op.segments) {
+            (FileOp::Read | FileOp::Write { .. }, _) if op.stage == Stage::Zeroes => {
+                len = len.min(ZEROES_AT_ONCE);
+                memory = Target::of(&mut self.zeroes, 0);
+            }
+            (FileOp::Read | FileOp::Write { .. }, Some(segments)) => memory = Target::Segments(segments),
+            (FileOp::Read | FileOp::Write { .. }, None) => {
+                memory = Target::of(&mut op.payload, op.at + op.done as usize);
+            }
+            (FileOp::Sync, _) => (from, len) = (0, 0),
+            (FileOp::Punch | FileOp::Zero, _) => len = len.min(CHANGED_AT_ONCE),
+        }
+        let pushed = raw::push(&mut self.ring, what, op.fd, (from, len), memory, slot);
         self.pushed |= pushed;
         pushed
+    }
+
+    /// Starts the next pieces of trims and zeroes, one of each request in a turn of the loop.
+    pub(super) fn start_later(&mut self) {
+        for slot in std::mem::take(&mut self.later) {
+            self.turn_came(slot);
+        }
     }
 
     /// Makes a request write zeroes when it is started. Returns false if there is no memory for the zeroes.
@@ -455,14 +466,14 @@ impl Io {
         if self.zeroes.is_none() {
             self.zeroes = Payload::zeroes(ZEROES_AT_ONCE as usize);
         }
-        let (Some(Some(op)), true) = (self.ops.get_mut(slot as usize), self.zeroes.is_some()) else { return false };
+        let (Some(op), true) = (self.ops.get_mut(slot), self.zeroes.is_some()) else { return false };
         op.stage = Stage::Zeroes;
         true
     }
 
     /// Starts the sync that a request needs at its end, and no other operation of it.
     pub(super) fn start_sync(&mut self, slot: u32) {
-        if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
+        if let Some(op) = self.ops.get_mut(slot) {
             op.stage = Stage::Sync;
         }
         self.start(slot);
@@ -471,7 +482,7 @@ impl Io {
     /// Marks the requests of a connection whose client is gone, so that no further operation of them starts. Otherwise
     /// a request that zeroes a large export could go on for hours with no client, and delay the end of the server.
     pub(super) fn abandon(&mut self, conn: usize) {
-        self.ops.iter_mut().flatten().filter(|op| op.conn == conn).for_each(|op| op.abandoned = true);
+        self.ops.iter_mut().filter(|op| op.conn == conn as u32).for_each(|op| op.abandoned = true);
     }
 
     /// Returns true if there are requests to submit or to handle.
@@ -504,8 +515,34 @@ impl Io {
     }
 
     /// Called when an operation of a request has ended. Starts the next one, or returns the answer.
+    #[inline]
     pub(super) fn op_ended(&mut self, slot: u32, res: i32) -> Option<Answer> {
-        let op = self.ops.get_mut(slot as usize)?.as_mut()?;
+        let op = self.ops.get(slot)?;
+        let is_whole = match op.request.command {
+            Command::Read | Command::Write => res > 0 && op.done + res as u64 == op.range.1,
+            Command::Trim | Command::WriteZeroes => {
+                res >= 0 && !op.request.has(cflag::FUA) && op.range.1 - op.done <= CHANGED_AT_ONCE
+            }
+            _ => res >= 0,
+        };
+        let failed = match is_whole && op.stage == Stage::Command {
+            true => None,
+            false => self.go_on(slot, res)?,
+        };
+        if !matches!(self.ops.get(slot)?.standing, Standing::Apart) {
+            self.end_change(slot);
+        }
+        let Ended { conn, turn, request, payload, segments } = self.ops.end(slot)?;
+        self.keep_vector(segments);
+        Some(Answer { conn, request, payload, at_once: turn == self.turn, failed })
+    }
+
+    /// Starts the next operation of a request that is not done, or has failed. Returns `None` if there is one,
+    /// otherwise the reason why the request has failed, if it has.
+    #[cold]
+    #[expect(clippy::option_option, reason = "the inner one is part of the answer")]
+    fn go_on(&mut self, slot: u32, res: i32) -> Option<Option<Failed>> {
+        let op = self.ops.get_mut(slot)?;
         let len = op.range.1;
         let writes_zeroes = op.request.command == Command::WriteZeroes;
         let is_edge = matches!(op.stage, Stage::ReadEdge(_) | Stage::WriteEdge(_));
@@ -516,7 +553,11 @@ impl Io {
             if res > 0 {
                 op.done += res as u64;
                 if op.done < len && !op.abandoned {
-                    self.start(slot);
+                    op.segments.as_mut().into_iter().for_each(|segments| segments.advance(res as usize));
+                    match op.stage {
+                        Stage::Zeroes => self.later.push(slot),
+                        _ => self.start(slot),
+                    }
                     return None;
                 }
             } else {
@@ -526,6 +567,10 @@ impl Io {
             }
         } else if res < 0 {
             failed = Some(Failed::of_file(SystemErrno(-res)));
+        } else if op.stage == Stage::Command && len - op.done > CHANGED_AT_ONCE && !op.abandoned {
+            op.done += CHANGED_AT_ONCE;
+            self.later.push(slot);
+            return None;
         }
         if failed.is_some_and(|failed| failed.errno == Errno::NotSup) && op.stage == Stage::Command && !op.abandoned {
             // A trim is only advice and may fail silently. Zeroes are written if the file cannot do better, which may
@@ -540,19 +585,17 @@ impl Io {
                 failed = Some(Failed::of_file(SystemErrno::ENOMEM));
             }
         }
-        let goes_on = is_edge && failed.is_none() && !self.ops.get(slot as usize)?.as_ref()?.abandoned;
+        let goes_on = is_edge && failed.is_none() && !self.ops.get(slot)?.abandoned;
         if goes_on && self.edge_moved(slot) {
             return None;
         }
-        let op = self.ops.get_mut(slot as usize)?.as_mut()?;
+        let op = self.ops.get_mut(slot)?;
         let changes = matches!(op.request.command, Command::Trim | Command::WriteZeroes);
         if failed.is_none() && op.stage != Stage::Sync && changes && op.request.has(cflag::FUA) {
             op.stage = Stage::Sync;
             self.start(slot);
             return None;
         }
-        self.end_change(slot);
-        let Op { conn, request, payload, turn, .. } = self.free_slot(slot)?;
-        Some(Answer { conn, request, payload, at_once: turn == self.turn, failed })
+        Some(failed)
     }
 }

@@ -59,8 +59,14 @@ impl Bench {
         listener.set_tls(tls);
         let device = sheave_drivers::open_device("ram:size=8M").expect("a device");
         let backend = Box::new(Memory(Arc::new(RawFile::new(device))));
-        let export =
-            Export { name: "x".into(), description: String::new(), read_only: false, allow: Allow::All, backend };
+        let export = Export {
+            name: "x".into(),
+            description: String::new(),
+            read_only: false,
+            allow: Allow::All,
+            backend,
+            vhost_user: None,
+        };
         let options = ServerOptions { reactors: 1, ..options };
         let shared = Shared::new(Exports::new(vec![export]), vec![listener], options, Box::new(|_| {}));
         let io_wq = IoWq::builder().build().expect("a pool");
@@ -188,20 +194,27 @@ fn lifting_a_limit_releases_a_request_charged_in_the_same_turn() {
     bench.reactor.wait(1, Some(Duration::from_secs(1)));
     bench.reactor.io.turn += 1;
     bench.reactor.socket_events();
-    let is_held_back =
-        |bench: &Bench| bench.reactor.conns.iter().flatten().any(|conn| conn.held_back_until().is_some());
-    assert!(is_held_back(&bench), "the request has not come, which tests nothing");
+    let is_held_back = |bench: &mut Bench| {
+        bench
+            .reactor
+            .sessions
+            .iter_mut()
+            .flatten()
+            .any(|session| session.charge().is_some_and(|charge| charge.held_back_until().is_some()))
+    };
+    assert!(is_held_back(&mut bench), "the request has not come, which tests nothing");
     limit(&bench, None);
     bench.reactor.shared.order(0, Order::Limits);
     bench.reactor.obey();
-    assert!(!is_held_back(&bench), "it waits by the limit that is no more");
+    assert!(!is_held_back(&mut bench), "it waits by the limit that is no more");
     bench.waits(&[], 16 + 512);
 }
 
 /// Adds clients that have nothing in the ring. Returns the descriptor of the export for them.
 fn client_beside(bench: &mut Bench) -> Fd {
     let who = Who { origin: Origin::Unknown, certificate: Vec::new(), at: Vec::new() };
-    let (export, _) = bench.reactor.shared.exports.choose(0, &who, &Arc::default()).expect("it is there");
+    let (export, _) =
+        bench.reactor.shared.exports.choose(0, &who, &Arc::new(crate::counts::Tally::new(1))).expect("it is there");
     let io = &mut bench.reactor.io;
     (1..4).for_each(|conn| io.shares.enter(conn, Peer::User(0), 0));
     io.open(0, &export).expect("it opens")

@@ -7,7 +7,8 @@ use sheave_base::sync::Arc;
 use sheave_nbd::session::Command;
 use sheave_nbd::wire::cflag;
 
-use super::requests::{Io, Op, Stage};
+use super::ops::{Op, Stage};
+use super::requests::Io;
 use super::unaligned::Unaligned;
 use crate::block_locks::{Ask, BlockLocks, Change, Entered, Owner, Standing, blocks_of};
 use crate::shared::Order;
@@ -18,7 +19,7 @@ impl Io {
     /// Prepares a request, just given its slot, that begins or ends within a block.
     #[cold]
     pub(super) fn set_unaligned(&mut self, slot: u32, unaligned: Unaligned) {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
+        let Some(op) = self.ops.get_mut(slot) else { return };
         match (op.request.command, &op.payload) {
             (Command::Read, Some(payload)) => (op.range, op.at) = (unaligned.blocks, payload.blocks_at()),
             (Command::Trim, _) => op.range = unaligned.inner(),
@@ -28,7 +29,7 @@ impl Io {
 
     /// Begins a change if it is its turn: the write, trim or zeroing itself, or the read of its edges if it has some.
     pub(super) fn begin_change(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
+        let Some(op) = self.ops.get_mut(slot) else { return };
         if op.unaligned.is_none() && locks.is_quiet() {
             op.standing = Standing::Free;
             return self.start(slot);
@@ -38,7 +39,7 @@ impl Io {
 
     #[cold]
     fn enter(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
+        let Some(op) = self.ops.get_mut(slot) else { return };
         let change = match &op.unaligned {
             Some(unaligned) => unaligned.change(),
             None => Change { blocks: blocks_of(op.range, locks.block_bytes()), rewritten: Vec::new() },
@@ -91,8 +92,8 @@ impl Io {
         }
         // Sorted, so that each change finds the blocks of its range by a binary search.
         wanted.sort_unstable();
-        for op in self.ops.iter().flatten().filter(|op| matches!(op.standing, Standing::Free)) {
-            let (fd, from, to) = (op.fd.raw(), op.range.0, op.range.0 + op.range.1);
+        for op in self.ops.iter().filter(|op| matches!(op.standing, Standing::Free)) {
+            let (fd, from, to) = (op.fd, op.range.0, op.range.0 + op.range.1);
             let first = wanted.partition_point(|(other, byte, _)| (*other, *byte) < (fd, from));
             let found = wanted[first..].iter().take_while(|(other, byte, _)| (*other, *byte) < (fd, to));
             found.for_each(|(.., number)| asks[*number].left += 1);
@@ -124,8 +125,8 @@ impl Io {
 
     /// Starts a change whose turn has come. If its client is gone, the change ends instead, as canceled.
     pub(super) fn turn_came(&mut self, slot: u32) {
-        match self.ops.get(slot as usize) {
-            Some(Some(op)) if op.abandoned => self.ended.push((slot, -ECANCELED)),
+        match self.ops.get(slot) {
+            Some(op) if op.abandoned => self.ended.push((slot, -ECANCELED)),
             _ => self.start(slot),
         }
     }
@@ -133,13 +134,13 @@ impl Io {
     /// Called when a change, or the part of it that had an entry, has ended.
     #[inline]
     pub(super) fn end_change(&mut self, slot: u32) {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return };
+        let Some(op) = self.ops.get_mut(slot) else { return };
         match std::mem::replace(&mut op.standing, Standing::Apart) {
             Standing::Apart => {}
             Standing::Free if self.asks.open.is_empty() => {}
             Standing::Free => {
                 let (fd, range) = (op.fd, op.range);
-                self.free_change_ended(fd.raw(), range);
+                self.free_change_ended(fd, range);
             }
             Standing::Entry { locks, ticket } => self.tell(locks.end(ticket)),
         }
@@ -174,9 +175,10 @@ impl Io {
 
     /// Called when an edge was read or written. Starts the next step of the request; returns false if there is none.
     pub(super) fn edge_moved(&mut self, slot: u32) -> bool {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
+        let Some(op) = self.ops.get_mut(slot) else { return false };
         let (Some(unaligned), Some(payload)) = (&op.unaligned, &mut op.payload) else { return false };
-        let edges = unaligned.edges.len();
+        // At most two.
+        let edges = unaligned.edges.len() as u8;
         match op.stage {
             Stage::ReadEdge(edge) if edge + 1 < edges => op.edge(Stage::ReadEdge(edge + 1)),
             Stage::ReadEdge(_) if op.request.command == Command::Write => {
@@ -196,12 +198,12 @@ impl Io {
 
     /// Zeroes the whole blocks between the edges, once those are written. Returns false if there are none.
     fn zero_between(&mut self, slot: u32) -> bool {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
+        let Some(op) = self.ops.get_mut(slot) else { return false };
         let Some(unaligned) = op.unaligned.take() else { return false };
         let Standing::Entry { locks, .. } = &op.standing else { return false };
         let locks = locks.clone();
         self.end_change(slot);
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return false };
+        let Some(op) = self.ops.get_mut(slot) else { return false };
         // Between the edges are whole blocks: the entry has ended, and they are a change of their own.
         (op.stage, op.range, op.done) = (Stage::Command, unaligned.inner(), 0);
         if op.range.1 == 0 {
@@ -221,6 +223,7 @@ impl Op {
     fn edge(&mut self, stage: Stage) {
         let (Some(unaligned), Some(payload)) = (&self.unaligned, &self.payload) else { return };
         let (Stage::ReadEdge(number) | Stage::WriteEdge(number)) = stage else { return };
+        let number = usize::from(number);
         self.range = (unaligned.edges[number].offset, unaligned.block_bytes);
         self.at = payload.aside_at() + number * unaligned.stride(payload.align());
         (self.stage, self.done) = (stage, 0);

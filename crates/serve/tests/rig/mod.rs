@@ -67,7 +67,14 @@ pub fn rig_at(
     options: ServerOptions,
 ) -> Option<Rig> {
     let socket = dir.path().join("s");
-    let export = Export { name: "x".into(), description: String::new(), read_only, allow: Allow::All, backend };
+    let export = Export {
+        name: "x".into(),
+        description: String::new(),
+        read_only,
+        allow: Allow::All,
+        backend,
+        vhost_user: None,
+    };
     let notices = Arc::new(Mutex::new(Vec::new()));
     let heard = notices.clone();
     let hear = Box::new(move |notice: &Notice<'_>| heard.lock().expect("nobody panics").push(notice.to_string()));
@@ -94,14 +101,18 @@ impl Rig {
 
     /// Connects a client in the transmission phase.
     pub fn client(&self) -> UnixStream {
+        self.try_client().expect("a greeting and an export")
+    }
+
+    /// Connects a client in the transmission phase. Fails if the server drops it before.
+    pub fn try_client(&self) -> std::io::Result<UnixStream> {
         let mut stream = self.connect();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).expect("a greeting");
-        stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
+        stream.read_exact(&mut [0; 18])?;
+        stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat())?;
         let mut export = [0; 10];
-        stream.read_exact(&mut export).expect("an export");
+        stream.read_exact(&mut export)?;
         assert_eq!(export[..8], SIZE.to_be_bytes());
-        stream
+        Ok(stream)
     }
 
     /// Asserts that the server still serves a new client.
@@ -119,9 +130,9 @@ impl Rig {
         }
     }
 
-    /// Returns true if a notice contains `words`, waiting for it up to ten seconds.
+    /// Returns true if a notice contains `words`, waiting for it up to thirty seconds.
     pub fn heard(&self, words: &str) -> bool {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(30);
         while !self.notices.lock().expect("nobody panics").iter().any(|notice| notice.contains(words)) {
             if Instant::now() > until {
                 return false;

@@ -120,7 +120,7 @@ fn sections_are_chosen_by_name() {
     assert!(parse(&args(&["nul"])).is_err_and(|error| error.to_string().contains("null|")));
     assert!(parse(&args(&["--runtime"])).is_err());
     let turns = args(&["peers", "--rounds", "1"]);
-    assert_eq!(parse(&turns).expect("known").rounds, 1);
+    assert_eq!(parse(&turns).expect("known").rounds, Some(1));
     for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--rounds", "x"]] {
         assert!(parse(&args(wrong)).is_err_and(|error| error.to_string().contains("--rounds N")), "{wrong:?}");
     }

@@ -26,6 +26,9 @@ pub const LATER: &[Later] = &[
     later("sheave-cli", "web::"),
     // A daemon that is killed again and again.
     later("sheave-cli", "soak::"),
+    // A Linux guest in an emulated machine.
+    later("sheave-cli", "vhost_guest::"),
+    later("sheave-guest", "a_guest_"),
     // Backups of thirty nights.
     later("sheave-cli", "week::"),
     // Waits for a minute.

@@ -6,7 +6,7 @@ use super::tree::Tree;
 use crate::workspace::{Entry, parse_manifest};
 
 /// Crates with a workspace of their own, whose manifests have the reasons.
-const OWN_WORKSPACES: &[&str] = &["dev/fuzz/Cargo.toml"];
+const OWN_WORKSPACES: &[&str] = &["dev/fuzz/Cargo.toml", "dev/vhost-peers/Cargo.toml"];
 
 /// Finds dependencies without a reason, versions outside the workspace's table, and unused rows of the table.
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -2,7 +2,7 @@
 //! code.
 //!
 //! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. No crate depends on one of
-//! the top floor ("roof"). Only tests use `testkit`.
+//! the top floor ("roof"). Only tests use `testkit`, `guest` and `vhost-front`.
 
 use std::fmt;
 
@@ -38,11 +38,15 @@ const OUTSIDE: Room = Room { name: "outside", floor: ROOF };
 const OUTSIDE_DIR: &str = "tests/drivers/";
 /// The fuzzers: a workspace of their own, whose programs name the code they fuzz.
 const FUZZ: Room = Room { name: "fuzz", floor: ROOF };
-/// Crate for the tests of all floors.
-const TESTKIT: &str = "testkit";
+/// Back-ends of other crates that we are measured against: a workspace of their own, whose tests name `vhost-front`.
+const VHOST_PEERS: Room = Room { name: "vhost-peers", floor: ROOF };
+/// Crates for the tests of all floors: no product code depends on them.
+const FOR_TESTS: [&str; 3] = ["testkit", "guest", "vhost-front"];
 
 const ROOMS: &[Room] = &[
-    Room { name: TESTKIT, floor: Floor(0) },
+    Room { name: FOR_TESTS[0], floor: Floor(0) },
+    Room { name: FOR_TESTS[1], floor: Floor(0) },
+    Room { name: FOR_TESTS[2], floor: Floor(0) },
     Room { name: "base", floor: Floor(1) },
     Room { name: "kring", floor: Floor(2) },
     Room { name: "blk", floor: Floor(3) },
@@ -53,6 +57,7 @@ const ROOMS: &[Room] = &[
     Room { name: "vol", floor: Floor(6) },
     Room { name: "nbd", floor: Floor(7) },
     Room { name: "varlink", floor: Floor(7) },
+    Room { name: "vhost", floor: Floor(7) },
     Room { name: "serve", floor: Floor(8) },
     Room { name: "nbd-client", floor: Floor(10) },
     Room { name: "rbd", floor: Floor(10) },
@@ -99,8 +104,8 @@ fn forbidden(from: &Room, to: &Room, for_tests: bool) -> Option<String> {
     if from.name == to.name {
         return None;
     }
-    if to.name == TESTKIT {
-        let ok = for_tests || from.floor == XTASK.floor;
+    if FOR_TESTS.contains(&to.name) {
+        let ok = for_tests || from.floor == XTASK.floor || FOR_TESTS.contains(&from.name);
         return (!ok).then(|| format!("`{}` is for tests only: make it a dev-dependency", to.name));
     }
     if to.floor >= ROOF {
@@ -116,7 +121,7 @@ fn room_of(path: &str) -> Option<&'static Room> {
         return Some(&OUTSIDE);
     }
     let Some(name) = workspace::crate_of(path) else { return Some(&FACADE) };
-    [&FUZZ, &XTASK].into_iter().chain(ROOMS).find(|room| room.name == name)
+    [&FUZZ, &VHOST_PEERS, &XTASK].into_iter().chain(ROOMS).find(|room| room.name == name)
 }
 
 /// Returns the crate with a package name, if it is one of the workspace.
@@ -204,6 +209,10 @@ mod tests {
     fn the_test_kit_is_for_tests() {
         assert!(depends("base", "dev-dependencies", "sheave-testkit"));
         assert!(!depends("base", "dependencies", "sheave-testkit"));
+        assert!(depends("serve", "dev-dependencies", "sheave-vhost-front"));
+        assert!(!depends("serve", "dependencies", "sheave-vhost-front"), "it shares no code with the product");
+        assert!(depends("cli", "dev-dependencies", "sheave-guest") && !depends("cli", "dependencies", "sheave-guest"));
+        assert!(depends("guest", "dependencies", "sheave-testkit"), "a part of the tests uses another");
         let code = "fn a() { sheave_testkit::skip(\"\") }\n#[cfg(test)]\nmod t { use sheave_testkit::skip; }\n";
         assert_eq!(messages("crates/base/src/a.rs", code).len(), 1);
     }

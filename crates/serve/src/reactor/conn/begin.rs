@@ -95,10 +95,12 @@ pub(super) fn rewrites(request: &Request, unaligned: Option<&Unaligned>) -> bool
 impl Conn {
     /// Answers or starts a request, or defers it until there is memory and the export's limit lets it begin.
     pub(super) fn request(&mut self, io: &mut Io, request: Request) {
-        if !self.admits(&request) {
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let bytes = if matches!(request.command, Command::Read | Command::Write) { request.len } else { 0 };
+        if !self.charge.admits(&chosen.bucket, bytes) {
+            self.life.deferred = Some(request);
             return;
         }
-        let Stage::Transmission(chosen) = &self.life.stage else { return };
         let block_bytes = u64::from(chosen.session.block_bytes());
         match plan(&request, block_bytes, || chosen.export.backend.is_fast_to_zero()) {
             Plan::Done => self.done(&request),

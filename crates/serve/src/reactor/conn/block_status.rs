@@ -65,7 +65,7 @@ impl Conn {
                     self.question = Some(Asked { request, left, turn: Turn::Out });
                     return self.small_bytes < MAX_SMALL;
                 }
-                self.tally.done(&request);
+                self.counts().done(request.command, request.len);
             }
             // An error ends the whole reply: a backup must rather fail than rely on a wrong status.
             Ok((false, _)) => self.failed(&request, Errno::Inval, "nothing is known of the range"),

@@ -24,10 +24,6 @@ impl Conn {
         (self.ending != Ending::Now && matches!(self.life.stage, Stage::Handshake(_))).then_some(self.until)
     }
 
-    pub(in crate::reactor) fn is_late(&self, now: Instant) -> bool {
-        self.handshake_until().is_some_and(|until| until <= now)
-    }
-
     /// Runs the handshake as far as the received bytes allow.
     pub(super) fn handshake(&mut self, io: &mut Io, shared: &Shared) {
         while self.had_its_turn != Some(io.turn) {
@@ -103,7 +99,7 @@ impl Conn {
             Ok(fd) => fd,
             Err(why) => {
                 shared.exports.left(id, &self.tally);
-                return self.drop_client(&why);
+                return self.drop_client(&why.to_string());
             }
         };
         shared.clients.chose(self.id, &export.name);

@@ -102,7 +102,7 @@ impl Conn {
                     self.under_way += 1;
                     self.pieces = Some(Pieces { whole, done: done + request.len, in_ring: false });
                 } else {
-                    self.tally.done(&whole);
+                    self.counts().done(whole.command, whole.len);
                 }
             }
             (failed, payload) => {

@@ -54,7 +54,7 @@ impl Conn {
     }
 
     fn reply_data(&mut self, request: &Request, mut payload: Payload) {
-        self.tally.done(request);
+        self.counts().done(request.command, request.len);
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         let header = chosen.session.read_header(request, payload.headroom());
         let start = payload.start() - header;
@@ -75,25 +75,25 @@ impl Conn {
 
     /// Queues the reply to a successful request that returns no data.
     pub(super) fn done(&mut self, request: &Request) {
-        self.tally.done(request);
+        self.counts().done(request.command, request.len);
         self.reply(|session, out| session.done(request, out));
     }
 
     /// Queues the reply to a request that failed.
     pub(super) fn failed(&mut self, request: &Request, errno: Errno, why: &'static str) {
-        self.tally.failed();
+        self.counts().failed();
         self.reply(|session, out| session.failed(request, errno, why, out));
     }
 
     /// Queues the reply to a request that the session refused.
     pub(super) fn refused(&mut self, refused: &Refused) {
-        self.tally.failed();
+        self.counts().failed();
         self.reply(|session, out| session.refused(refused, out));
     }
 
     /// Queues the reply to a read of length 0, in the form of a read's reply.
     pub(super) fn empty_read(&mut self, request: &Request) {
-        self.tally.done(request);
+        self.counts().done(request.command, request.len);
         self.reply(|session, out| {
             let mut header = [0; sheave_nbd::reply::MAX_READ_HEADER];
             let len = session.read_header(request, &mut header);
