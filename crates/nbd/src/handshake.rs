@@ -230,6 +230,12 @@ impl Handshake {
             opt::STRUCTURED_REPLY if self.asked.mode == Mode::Extended => {
                 return refuse(option, rep::ERR_EXT_HEADER_REQD, "extended headers were chosen before", out);
             }
+            opt::STRUCTURED_REPLY if self.asked.mode == Mode::Structured => {
+                return refuse(option, rep::ERR_INVALID, "structured replies were chosen before", out);
+            }
+            opt::EXTENDED_HEADERS if self.asked.mode == Mode::Extended => {
+                return refuse(option, rep::ERR_INVALID, "extended headers were chosen before", out);
+            }
             opt::STRUCTURED_REPLY => self.asked.mode = Mode::Structured,
             opt::EXTENDED_HEADERS => self.asked.mode = Mode::Extended,
             _ => match self.tls {

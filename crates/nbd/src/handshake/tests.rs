@@ -276,6 +276,7 @@ fn modes_and_the_flags_that_go_with_them() {
     let mut client = begun(3);
     ask(&mut client, opt::EXTENDED_HEADERS, b"");
     assert_eq!(only_kind(&ask(&mut client, opt::STRUCTURED_REPLY, b"")), rep::ERR_EXT_HEADER_REQD);
+    assert_eq!(only_kind(&ask(&mut client, opt::EXTENDED_HEADERS, b"")), rep::ERR_INVALID, "a second time");
     for number in [opt::STRUCTURED_REPLY, opt::EXTENDED_HEADERS] {
         assert_eq!(only_kind(&ask(&mut client, number, b"x")), rep::ERR_INVALID);
     }
