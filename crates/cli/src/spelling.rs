@@ -153,7 +153,6 @@ mod tests {
             ("sheave pool create p --size 1Q", "use k, M, G, T, P or E"),
             ("sheave volume list p --wait=soon", "100ns, 10us, 3ms, 1.5s or 2m"),
             ("sheave pool info", "<POOL>"),
-            ("sheave serve p#v", "--nbd <ADDRESS>"),
         ] {
             let why = read(typed).expect_err(typed);
             assert!(why.contains(words), "{typed}\n{words}\n{why}");

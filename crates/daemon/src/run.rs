@@ -175,8 +175,14 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     let ender = Ender::new()?;
     log::start(args.log, Sink::Auto)?;
     let mut plan = config::of_one(args)?;
-    // Without --nbd and --vhost-user, the command of --run gets an address of its own.
-    let is_private = plan.listen.is_empty() && args.vhost_user.is_none();
+    let mut listeners = systemd::listeners()?;
+    let is_private = listeners.is_empty() && plan.listen.is_empty() && args.vhost_user.is_none();
+    if is_private && args.run.is_none() {
+        return Err(Failure::usage("no client could reach it: there is no address, no command, and no passed socket").fix(
+            "give --nbd unix:PATH, --vhost-user unix:PATH or --run COMMAND, or pass a listening socket (LISTEN_FDS)",
+        ));
+    }
+    // The command of --run gets an address of its own.
     let directory = if is_private { Some(captive::private_directory()?) } else { None };
     plan.listen.extend(directory.iter().map(captive::Directory::address));
     let tls = tls::load(&plan.tls)?;
@@ -194,13 +200,13 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     }
     let described = opened.describe();
     // Bound only now, because clients can connect from here on and must then be served.
-    let listeners = match listen(&plan) {
-        Ok(listeners) => listeners,
+    match listen(&plan) {
+        Ok(bound) => listeners.extend(bound),
         Err(why) => {
             opened.close()?;
             return Err(why);
         }
-    };
+    }
     tls::set(&listeners, &tls, &plan.listen)?;
     let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);

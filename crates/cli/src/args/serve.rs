@@ -27,6 +27,8 @@ Examples:
         for one command, which gets the address as $uri, on a socket made for it
   sheave serve 'pool.img#root' --run 'qemu-img convert -p -f qcow2 -O raw -n debian.qcow2 \"$uri\"'
         an image into a volume, without a temporary file
+  nbdcopy -- [ sheave serve 'pool.img#root@monday' ] backup.img
+        for one NBD client, which starts the server and passes it a socket
   sheave serve 'pool.img#root' --vhost-user unix:/run/root.sock
         for a virtual machine, which shares its memory with the server (docs/operate/vhost-user.md)
   sheave serve --config /etc/sheave/sheave.toml
@@ -89,13 +91,9 @@ pub struct ServeArgs {
     #[arg(long, requires = "config")]
     pub standby: bool,
 
-    /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        value_parser = address,
-        required_unless_present_any = ["run", "config", "vhost_user"]
-    )]
+    /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses. Not
+    /// needed if the parent process passes a listening socket (LISTEN_FDS), as nbdinfo, nbdcopy and systemd do.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub nbd: Vec<Address>,
 
     /// Let a virtual machine attach it by vhost-user, at unix:PATH (docs/operate/vhost-user.md).

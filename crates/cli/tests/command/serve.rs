@@ -155,6 +155,27 @@ fn nbdcopy_goes_both_ways() {
     dir.ok("pool check p.img");
 }
 
+/// A client of libnbd starts its server with a socket that listens already, and ends the server with a signal.
+#[test]
+fn a_client_starts_the_server_and_passes_it_a_socket() {
+    let Some(dir) = pool(&["nbdcopy", "nbdinfo"]) else { return };
+    image(&dir, "a", 3);
+    let client = |line: &str| {
+        let line = line.replace("SERVE", &format!("{} serve", assert_cmd::cargo::cargo_bin!("sheave").display()));
+        let output = std::process::Command::new("sh").args(["-c", &line]).current_dir(dir.path("")).output();
+        let said = Said::of(output.expect("it runs"));
+        assert_eq!(said.code, 0, "{line}\n{}{}", said.out, said.err);
+        said.out
+    };
+    client("nbdcopy --flush -- a [ SERVE p.img#v ]");
+    client("nbdcopy -- [ SERVE p.img#v --read-only ] b && cmp a b");
+    assert_eq!(client("nbdinfo --size -- [ SERVE p.img#v ]"), "67108864\n");
+    // An address of its own is served beside the passed socket.
+    assert_eq!(client("nbdinfo --size -- [ SERVE ram:size=1M --nbd unix:own ]"), "1048576\n");
+    assert!(!dir.path("own").exists(), "the server was ended in order");
+    dir.ok("pool check p.img");
+}
+
 #[test]
 fn qemu_converts_and_compares() {
     let Some(dir) = pool(&["qemu-img", "qemu-io"]) else { return };
@@ -272,7 +293,7 @@ fn refusals_name_cause_and_fix() {
         (said.code, said.err)
     };
     for (line, code, words) in [
-        ("serve p.img#v", 2, "--nbd"),
+        ("serve p.img#v", 2, "give --nbd unix:PATH"),
         ("serve p.img#v --nbd /tmp/x", 2, "unix:PATH"),
         ("serve p.img --nbd unix:x", 2, "p.img#NAME"),
         ("serve p.img#none --nbd unix:x", 1, "none"),
