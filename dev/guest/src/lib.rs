@@ -1,6 +1,6 @@
 //! A Linux guest in QEMU: boots in seconds, runs one shell script, and powers off.
 //!
-//! Owns the parts that a guest is made of ([`Kit`]), the way it is started ([`Boot`]), and the running guest
+//! Owns the [Debian packages](debian) that a guest is made of ([`Kit`]), the way it is started ([`Boot`]), and the running guest
 //! ([`Guest`]), to which a test can talk: it waits for lines of the script's output, sends lines to the script's
 //! input, and changes the virtual machine through QMP. Does not own the back ends of the disks.
 //!
@@ -19,6 +19,7 @@
 
 mod archive;
 mod boot;
+pub mod debian;
 mod guest;
 mod kit;
 mod qmp;

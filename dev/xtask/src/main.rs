@@ -15,6 +15,7 @@ mod fuzz;
 mod guest;
 mod lab;
 mod models;
+mod nbd_peers;
 mod nightly;
 mod product;
 mod report;
@@ -98,6 +99,12 @@ const COMMANDS: &[Command] = &[
         args: "[OPTION]... SCRIPT [FILE]...",
         what: "runs a shell script in a Linux guest, for tests of disks",
         run: guest::main,
+    },
+    Command {
+        name: "nbd-peers",
+        args: "",
+        what: "the tests of other NBD projects against `sheave serve`",
+        run: nbd_peers::main,
     },
     Command {
         name: "nightly",

@@ -21,7 +21,7 @@ use crate::asan::Extent;
 use crate::cargo::{self, cargo};
 use crate::counts::Counts;
 use crate::report::Report;
-use crate::{api, asan, budgets, fuzz, guest, lab, models, product, smoke, tidy, vhost_peers, workspace};
+use crate::{api, asan, budgets, fuzz, guest, lab, models, nbd_peers, product, smoke, tidy, vhost_peers, workspace};
 use later::Tests;
 use passed::Passed;
 
@@ -30,8 +30,8 @@ const USAGE: &str = "usage: cargo xtask test [--fail-fast] [--all [--install]]";
 /// Printed at the end of the quick tier. Names the checks that the quick tier left out.
 const ALL_ADDS: &str = "left to `cargo xtask test --all`: tests that run long, change the machine or want tools; \
                         rustfmt, clippy, tidy, the public names, documentation, fuzzers, the peers of vhost-user, \
-                        the lab, model checks, the address sanitizer (20 minutes more; `--install` installs missing \
-                        tools, and lists them before)";
+                        the tests of other NBD projects, the lab, model checks, the address sanitizer (20 minutes \
+                        more; `--install` installs missing tools, and lists them before)";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Options {
@@ -101,6 +101,9 @@ fn all(report: &mut Report, install: bool, passed: Option<Passed>) {
     // Runs before the tests, because the test of the budgets counts the instructions of these builds.
     report.step("release build", |_| budgets::build(Profile::Release));
     report.step("nothing of the lab in it", |_| product::check(&workspace::target_dir().join("release/sheave")));
+    report.step("tests of other NBD projects", |counts| {
+        nbd_peers::run(&workspace::target_dir().join("release/sheave"), counts)
+    });
     match passed {
         None => {
             report.step("tests", |counts| cargo::run_tests(tests(&Tests::All), counts));
