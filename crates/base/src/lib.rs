@@ -25,6 +25,8 @@
 //! | [`status`] | the block status of a finished request, and errno |
 //! | [`histogram`] | counts by value, one writer, many readers |
 //! | [`keep_last`] | the last entries of one writer, for any reader |
+//! | [`lasting`] | numbers in memory that outlives the process |
+//! | `sigbus` | a handler that keeps a file that is cut off under its mapping from ending the process |
 //! | [`beside`] | activities beside I/O that may make it slow |
 //! | [`identity`] | numbers that are unique in the process |
 //! | [`setters!`] | methods that set the fields of a struct that may get more fields |
@@ -59,6 +61,7 @@ pub mod histogram;
 pub mod huge_pages;
 pub mod identity;
 pub mod keep_last;
+pub mod lasting;
 pub mod mpscq;
 pub mod panics;
 pub mod parker;
@@ -67,6 +70,8 @@ pub mod prefetch;
 pub mod rng;
 pub mod sbitmap;
 mod setters;
+#[cfg(not(any(shuttle, loom)))]
+pub mod sigbus;
 pub mod status;
 pub mod switches;
 pub mod sync;

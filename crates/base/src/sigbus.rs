@@ -17,15 +17,13 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
-use sheave_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use crate::Broken;
 
 /// Number of mappings that can be watched at once; one more mapping is refused. Enough for 60 devices with all 64
 /// regions each, or a thousand of the usual kind.
-const SLOTS: usize = 4096;
+pub const SLOTS: usize = 4096;
 
 /// `start` of a slot that belongs to nobody.
 const FREE: usize = 0;
@@ -62,18 +60,23 @@ static MISSING: AtomicUsize = AtomicUsize::new(0);
 /// Returns a number that changes whenever a mapping of this process breaks, so that the owners of queues look at their
 /// mappings only then.
 #[inline]
-pub(crate) fn any_broken() -> usize {
+pub fn any_broken() -> usize {
     MISSING.load(Ordering::Relaxed)
 }
 
 /// A slot of the table that is reserved for a mapping that is about to be made.
-pub(super) struct Slot {
+#[derive(Debug)]
+pub struct Slot {
     index: usize,
 }
 
 /// Reserves a slot. Installs the handler at the first call.
-pub(super) fn reserve() -> Result<Slot, Broken> {
-    (*INSTALLED.get_or_init(install)).map_err(Broken::Map)?;
+///
+/// # Errors
+///
+/// Fails if the handler cannot be installed, or with `EMFILE` if all slots are taken.
+pub fn reserve() -> Result<Slot, Errno> {
+    (*INSTALLED.get_or_init(install))?;
     for (index, entry) in TABLE.iter().enumerate() {
         // Pairs with the store in `Guard::forget`.
         let take = || entry.start.compare_exchange(FREE, RESERVED, Ordering::Acquire, Ordering::Relaxed);
@@ -82,12 +85,13 @@ pub(super) fn reserve() -> Result<Slot, Broken> {
             return Ok(Slot { index });
         }
     }
-    Err(Broken::TooManyMappings { limit: SLOTS })
+    Err(Errno::MFILE)
 }
 
 impl Slot {
-    /// Begins to watch a range.
-    pub(super) fn watch(self, start: usize, len: usize, page: usize) -> Guard {
+    /// Begins to watch a range of mapped memory, whose pages have this size. The owner unmaps the range after
+    /// [`Guard::forget`] alone.
+    pub fn watch(self, start: usize, len: usize, page: usize) -> Guard {
         let entry = &TABLE[self.index];
         entry.broken.store(false, Ordering::Relaxed);
         entry.end.store(start + len, Ordering::Release); // Pairs with the load in `mend`.
@@ -106,19 +110,21 @@ impl Drop for Slot {
 }
 
 /// Watches a mapping until [`Guard::forget`].
-pub(super) struct Guard {
+#[derive(Debug)]
+pub struct Guard {
     index: usize,
 }
 
 impl Guard {
     /// True if a page of the mapping was missing.
     #[inline]
-    pub(super) fn is_broken(&self) -> bool {
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
         TABLE[self.index].broken.load(Ordering::Relaxed)
     }
 
     /// Ends the watch. Called once, before the range is unmapped.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         TABLE[self.index].start.store(FREE, Ordering::Release); // Pairs with the exchange in `reserve`.
     }
 }
@@ -182,7 +188,7 @@ fn mend(addr: usize) -> bool {
         let at = addr & !(page - 1);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the page lies in a range that stays mapped while the faulting access borrows it (S2, M2), so no
+        // SAFETY: the page lies in a range that stays mapped while the faulting access borrows it (S2), so no
         // foreign mapping is replaced. mmap is a plain system call, which is safe in a handler.
         let mapped = unsafe { libc::mmap(at as *mut libc::c_void, page, prot, flags, -1, 0) };
         return mapped != libc::MAP_FAILED;
@@ -220,6 +226,3 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

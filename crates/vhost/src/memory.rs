@@ -1,7 +1,7 @@
 //! Mappings of guest memory, and bounds-checked access to them.
 //!
 //! Owns the mappings of regions and of in-flight regions, and every access of this crate to shared memory. Does not own
-//! the meaning of any byte there. Does not own the signal handler for missing pages (`sigbus`).
+//! the meaning of any byte there. Does not own the signal handler for missing pages ([`sigbus`]).
 //!
 //! Other programs write to this memory at any time. So there are no references to its bytes: single numbers are read
 //! and written with atomic accesses, and data is copied in or out as a whole.
@@ -17,7 +17,8 @@
 //!   against the mappings.
 #![allow(unsafe_code)] // Memory that is shared with other programs is reached through raw pointers.
 
-mod sigbus;
+#[cfg(test)]
+mod cut_off;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,11 +27,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fs::{fstat, fstatfs};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use sheave_base::sigbus;
 use sheave_base::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::{Broken, trusted};
-pub(crate) use sigbus::any_broken;
+pub(crate) use sheave_base::sigbus::any_broken;
 
 /// Maximum number of regions. It is the answer to GET_MAX_MEM_SLOTS.
 pub const MAX_REGIONS: usize = 64;
@@ -100,7 +103,10 @@ impl Mapping {
         let from = offset & !(page - 1);
         let until = end.checked_next_multiple_of(page).ok_or(Broken::FileTooShort { size, needed: u64::MAX })?;
         let mapped = usize::try_from(until - from).map_err(|_| Broken::FileTooShort { size, needed: until })?;
-        let slot = sigbus::reserve()?;
+        let slot = sigbus::reserve().map_err(|error| match error {
+            Errno::MFILE => Broken::TooManyMappings { limit: sigbus::SLOTS },
+            other => Broken::Map(other),
+        })?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: the kernel chooses an unused range of addresses, so no other memory is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), mapped, prot, flags, file, from) }.map_err(Broken::Map)?;

@@ -1,12 +1,16 @@
-//! Tests of the handler of SIGBUS, in this process and in children that are to die.
+//! Tests of mappings whose files are cut off, and so of the handler of SIGBUS in `sheave_base`, in this process and in
+//! children that are to die.
 
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::ftruncate;
+use sheave_base::sigbus::any_broken;
 
-use super::*;
 use crate::memory::{GuestMemory, Mapping};
 use crate::rig::{GUEST, REGION, memfd, memory};
 
@@ -68,16 +72,13 @@ fn a_slot_is_used_again_without_the_mark_of_its_last_mapping() {
     ftruncate(&file, 0).expect("ftruncate");
     mapping.place(0, 1).expect("in the mapping").load_u8(0);
     assert!(mapping.is_broken());
-    let index = mapping.guard.index;
-    drop(mapping);
-    assert!(TABLE[index].start.load(Ordering::Relaxed) <= RESERVED || !TABLE[index].broken.load(Ordering::Relaxed));
 }
 
 /// Runs one test of this file in a child with an environment variable, and returns the signal that ended it.
 fn child(test: &str) -> Option<i32> {
     let program = std::env::current_exe().expect("the path of the tests");
     let mut child = Command::new(program);
-    child.args(["--exact", &format!("memory::sigbus::tests::{test}"), "--nocapture"]).env("SIGBUS_CHILD", test);
+    child.args(["--exact", &format!("memory::cut_off::{test}"), "--nocapture"]).env("SIGBUS_CHILD", test);
     // The address sanitizer has a handler of its own, which ends the process by an exit.
     let options = std::env::var("ASAN_OPTIONS").unwrap_or_default();
     child.env("ASAN_OPTIONS", format!("{options}:handle_sigbus=0"));
@@ -97,8 +98,8 @@ fn an_access_to_memory_that_is_not_watched_ends_the_process() {
         return;
     }
     let file = memfd(4096);
-    let mapping = Mapping::new(&file, 0, 4096).expect("a mapping");
-    TABLE[mapping.guard.index].start.store(FREE, Ordering::Relaxed);
+    let mut mapping = Mapping::new(&file, 0, 4096).expect("a mapping");
+    mapping.guard.forget();
     ftruncate(&file, 0).expect("ftruncate");
     mapping.place(0, 1).expect("in the mapping").load_u8(0);
 }
@@ -144,8 +145,8 @@ fn the_handler_before_ours_gets_what_is_not_ours() {
         assert_eq!(libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()), 0);
     }
     let file = Arc::new(memfd(4096));
-    let mapping = Mapping::new(&file, 0, 4096).expect("a mapping");
-    TABLE[mapping.guard.index].start.store(FREE, Ordering::Relaxed);
+    let mut mapping = Mapping::new(&file, 0, 4096).expect("a mapping");
+    mapping.guard.forget();
     ftruncate(&file, 0).expect("ftruncate");
     mapping.place(0, 1).expect("in the mapping").load_u8(0);
 }
