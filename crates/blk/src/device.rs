@@ -329,6 +329,15 @@ impl Device {
         self.legs().iter().try_for_each(|leg| leg.queue.driver().still_owns())
     }
 
+    /// Returns what tells the storage of the first part from any other of this host, if completed writes to all parts
+    /// survive the end of this process. See [`Driver::lasting`](crate::driver::Driver::lasting).
+    #[doc(hidden)]
+    pub fn lasting(&self) -> Option<[u64; 2]> {
+        let mut legs = self.legs().iter().map(|leg| leg.queue.driver().lasting());
+        let first = legs.next().flatten()?;
+        legs.all(|leg| leg.is_some()).then_some(first)
+    }
+
     /// Triggers `alarm` when a flush of any current part of the device fails. Extensions must be watched separately,
     /// before anything is written to them.
     #[doc(hidden)]

@@ -140,6 +140,10 @@ unsafe impl Driver for Faulty {
         self.lower.driver().still_owns()
     }
 
+    fn lasting(&self) -> Option<[u64; 2]> {
+        self.lower.driver().lasting()
+    }
+
     fn notices(&self) -> Vec<String> {
         let mut notices = self.lower.driver().notices();
         let counts = self.faults.counts.in_words();

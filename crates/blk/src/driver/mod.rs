@@ -190,6 +190,13 @@ pub unsafe trait Driver: Any + Debug + Send + Sync {
         Ok(())
     }
 
+    /// Returns two numbers that tell the storage from any other of this host, such as the device and the inode of a
+    /// file, if completed writes survive the end of this process. `None` if they may not, or if nothing tells the
+    /// storage apart.
+    fn lasting(&self) -> Option<[u64; 2]> {
+        None
+    }
+
     /// Returns consecutive extents from byte `_from` on, at most some thousands. Empty if nothing is known; a copy of
     /// the device then reads the rest. For copies, not for I/O: may block for as long as a request may take.
     ///

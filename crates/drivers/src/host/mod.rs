@@ -192,6 +192,10 @@ unsafe impl Driver for Host {
         claim::claim(&self.shared, sharing)
     }
 
+    fn lasting(&self) -> Option<[u64; 2]> {
+        self.shared.file.identity()
+    }
+
     fn notices(&self) -> Vec<String> {
         self.shared.notices()
     }

@@ -186,6 +186,16 @@ impl HostFile {
         probe::size_of(&self.file, self.caps.kind)
     }
 
+    /// Returns the device and the inode of a file, or the number of a block device, which tell it from any other of
+    /// this host.
+    pub fn identity(&self) -> Option<[u64; 2]> {
+        let meta = self.file.metadata().ok()?;
+        Some(match self.caps.kind {
+            FileKind::Regular => [meta.dev(), meta.ino()],
+            FileKind::Block => [meta.rdev(), u64::MAX],
+        })
+    }
+
     /// Returns true if I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
