@@ -52,6 +52,18 @@ pub enum PoolError {
         /// The owner of the pool.
         who: String,
     },
+    /// The file of changes that an earlier opening had acknowledged is damaged.
+    #[error(
+        "the file of recent changes {} is damaged: {why}. Take a copy of the pool, then remove the file: the pool \
+         opens as after a crash of the machine, without the writes that were not flushed",
+        path.display()
+    )]
+    Recent {
+        /// Path of the file.
+        path: std::path::PathBuf,
+        /// The damage.
+        why: String,
+    },
     /// A change was made but could not be made durable. It cannot be undone: the next commit decides.
     #[error(
         "{what}: it is done, but not durable: {status}. The next flush or sync that ends well makes it durable, and a \

@@ -143,6 +143,9 @@ pub struct PoolInfo {
     pub damaged: Vec<(String, MapDamage)>,
     /// Descriptions of what an opening with [`OpenOptions::rescue`](crate::OpenOptions::rescue) passed over.
     pub unsure: Vec<String>,
+    /// Reason why acknowledged writes may be lost with the process although they reached the storage; `None` if they
+    /// survive it ([`OpenOptions::runtime_dir`](crate::OpenOptions::runtime_dir)).
+    pub no_recent: Option<String>,
     /// True if the last write to space that was never used found that the file system which holds the pool is full.
     /// While it is true, only reads, overwrites, flushes, deletes and closing continue.
     pub host_full: bool,

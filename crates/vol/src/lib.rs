@@ -55,6 +55,8 @@ pub use members::MemberTag;
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use ops::trim::TrimProgress;
+#[doc(hidden)]
+pub use options::with_recent_memory;
 pub use pool::{
     AddOptions, Checksum, CopyOptions, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join,
 };

@@ -2,7 +2,11 @@
 //!
 //! Owns the options that callers fill in, with their defaults.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+use sheave_base::lasting::Lasting;
+use sheave_base::sync::Arc;
 
 use crate::format::page::table::Interim;
 use crate::format::settings::{Checksum, LowWater};
@@ -118,6 +122,20 @@ pub struct OpenOptions {
     /// Interval after which commits and writes to new space read the superblocks again, to check that nobody else has
     /// opened the pool for writing on a path that no claim covers. Checkpoints always check.
     pub owner_every: Duration,
+    /// Directory in which the pool keeps the changes that no commit has made durable yet, in a file of 4 MiB, so that
+    /// acknowledged writes survive the death of this process. It must be the same one at each opening on this machine,
+    /// and should be in memory, as `/run` is. `None`, the default: a write that was not flushed is lost with the
+    /// process if its place had not been written before. [`PoolInfo::no_recent`](crate::PoolInfo::no_recent) tells
+    /// whether the pool keeps them.
+    pub runtime_dir: Option<PathBuf>,
+    /// Memory in the place of that file ([`with_recent_memory`]).
+    pub(crate) recent_memory: Option<Arc<Lasting>>,
+}
+
+/// Returns the options with memory in the place of the file of recent changes, for simulations of the end of a process.
+#[must_use]
+pub fn with_recent_memory(options: OpenOptions, memory: Option<Arc<Lasting>>) -> OpenOptions {
+    OpenOptions { recent_memory: memory, ..options }
 }
 
 sheave_base::setters!(OpenOptions {
@@ -129,6 +147,7 @@ sheave_base::setters!(OpenOptions {
     longest_idle: Duration,
     discard_thread: bool,
     owner_every: Duration,
+    runtime_dir: Option<PathBuf>,
 });
 
 impl Default for CreateOptions {
@@ -157,6 +176,8 @@ impl Default for OpenOptions {
             longest_idle: LONGEST_IDLE,
             discard_thread: true,
             owner_every: OWNER_EVERY,
+            runtime_dir: None,
+            recent_memory: None,
         }
     }
 }

@@ -19,6 +19,7 @@ mod in_flight;
 mod members;
 mod older;
 mod pools;
+mod recent;
 mod space;
 mod threads;
 mod water;

@@ -31,6 +31,7 @@
 pub mod cut;
 mod host;
 pub mod image;
+pub mod left;
 pub mod lie;
 pub mod media;
 mod memory;
@@ -38,13 +39,16 @@ mod options;
 
 pub use cut::{Cut, Fate, Loose};
 pub use image::{Image, PAGE, SECTOR};
+pub use left::Left;
 pub use lie::Lie;
 pub use media::{Media, Step};
 pub use options::{DiskOptions, Errors, Failures};
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+use sheave_base::lasting::Lasting;
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_blk::bio::Op;
@@ -57,7 +61,7 @@ use sheave_vol::PoolError;
 use sheave_vol::format::JOURNAL_START;
 
 use crate::threads::pause;
-use sheave_base::rng::Rng;
+use sheave_base::rng::{Rng, mix};
 
 const DEPTH: u16 = 64;
 /// Numbers of ticks for which a slow request may be held.
@@ -66,6 +70,8 @@ const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
 const MISDIRECTED: u64 = 80;
 /// Most misdirected writes land at most this many blocks from their target.
 const NEAR_BLOCKS: u64 = 40;
+/// Of so many steps, the recent changes are kept before one.
+const LEFT_EVERY: u64 = 6;
 const BLOCK_SECTORS: u64 = (PAGE / SECTOR) as u64;
 /// The size of every member but the last is a multiple of this.
 const MEMBER_BYTES: u64 = 1 << 20;
@@ -87,10 +93,19 @@ struct State {
     /// The full file system in which the disk is a file, if it is one.
     host: Option<host::Host>,
     failures: Failures,
+    /// The recent changes of the pool on this disk, and what they were before some of the steps.
+    recent: Option<Arc<Lasting>>,
+    left: BTreeMap<usize, Left>,
 }
 
 impl State {
     fn step(&mut self, step: Step) {
+        // Not before each step, because a run has thousands.
+        if let Some(recent) = &self.recent
+            && mix(self.log.len() as u64).is_multiple_of(LEFT_EVERY)
+        {
+            self.left.insert(self.log.len(), Left::of(recent));
+        }
         self.media.step(&step);
         self.log.push(step); // I1
     }
@@ -166,6 +181,8 @@ impl SimDisk {
             host: None,
             failures: Failures::default(),
             failing: (0, 0),
+            recent: None,
+            left: BTreeMap::new(),
         }));
         let parts = Arc::new(Vec::new());
         let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
@@ -296,6 +313,30 @@ impl SimDisk {
         self.lock().media.crash(rng)
     }
 
+    /// Gives the disk memory for recent changes of its pool, with what the death of a process has left in it.
+    #[must_use]
+    pub fn with_recent(self, left: Option<&Left>) -> SimDisk {
+        let recent = Lasting::in_memory(left::NUMBERS).expect("memory");
+        left.iter().for_each(|left| left.put(&recent));
+        self.lock().recent = Some(Arc::new(recent));
+        self
+    }
+
+    /// Returns the memory for recent changes, if there is any.
+    #[must_use]
+    pub fn recent(&self) -> Option<Arc<Lasting>> {
+        self.lock().recent.clone()
+    }
+
+    /// Returns what the death of the process would have left in that memory before some of the steps, and now.
+    #[must_use]
+    pub fn left(&self) -> BTreeMap<usize, Left> {
+        let state = self.lock();
+        let mut left = state.left.clone();
+        left.extend(state.recent.as_ref().map(|recent| (state.log.len(), Left::of(recent))));
+        left
+    }
+
     /// Returns the writes that are not durable.
     #[must_use]
     pub fn loose(&self) -> Vec<Loose> {
@@ -344,6 +385,10 @@ unsafe impl Driver for Member {
             .max_discard_sectors(4096)
             .max_write_zeroes_sectors(4096)
             .queue_depth(DEPTH)
+    }
+
+    fn lasting(&self) -> Option<[u64; 2]> {
+        Some([1, self.start])
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -8,12 +8,14 @@
 mod deletes;
 mod failure;
 
+use std::collections::BTreeMap;
+
 use sheave_vol::format::JOURNAL_START;
-use sheave_vol::{Pool, PoolError, made_at};
+use sheave_vol::{Pool, PoolError, made_at, with_recent_memory};
 
 use crate::audit::{audit, scrubs_clean};
 use crate::check::check_image;
-use crate::disk::{Cut, DiskOptions, Errors, Failures, Fate, Image, Media, PAGE, SECTOR, SimDisk, Step};
+use crate::disk::{Cut, DiskOptions, Errors, Failures, Fate, Image, Left, Media, PAGE, SECTOR, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
 use crate::setup::Setup;
@@ -116,6 +118,8 @@ struct Run {
     degraded: bool,
     /// True if a request failed on the disk.
     failed: bool,
+    /// What the death of the process would have left of the recent changes, by step.
+    left: BTreeMap<usize, Left>,
 }
 
 /// Facts about a pool before it is opened after a crash.
@@ -150,7 +154,7 @@ impl Explorer<'_> {
             }
         };
         let from = disk.time();
-        let opened = open(setup, disk)?;
+        let opened = open(setup, disk.with_recent(None))?;
         let mut rng = Rng::new(setup.seed).fork(1);
         opened.1.fill_host(rng.below(setup.size_bytes / 2 / PAGE as u64));
         setup.count(&mut self.report.tally);
@@ -186,12 +190,12 @@ impl Explorer<'_> {
         let disk = world.disk().clone();
         let (history, counters) = world.abandon();
         // Taken after the world has gone, so that the log has what the pool wrote when it was dropped.
-        let log = disk.log();
+        let (log, left) = (disk.log(), disk.left());
         for (at, text) in &history.trace {
             self.mark(mix(*at as u64) ^ crate::disk::image::hash_bytes(text.as_bytes()));
         }
         let lies = depth == 0 && self.plan.setup.disk.lie.is_some();
-        let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed };
+        let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed, left };
         let cuts = if depth == 0 { self.plan.cuts } else { 4 };
         self.cut(&run, cuts, depth)
     }
@@ -238,7 +242,14 @@ impl Explorer<'_> {
                 happened += 1;
             }
             let headless = commits.binary_search(&at).is_ok() && rng.percent(50);
-            let (image, cut) = if headless { headless_commit(&media, &mut rng) } else { media.crash(&mut rng) };
+            // The process alone dies, and the machine goes on.
+            let left = run.left.get(&at).filter(|left| left.is_complete() && !run.degraded && !run.lies && !headless);
+            let (image, cut) = match left {
+                Some(_) => media.die(&mut rng),
+                None if headless => headless_commit(&media, &mut rng),
+                None => media.crash(&mut rng),
+            };
+            self.report.tally.count_if(left.is_some(), "deaths of the process alone");
             self.report.crashes += 1;
             self.report.headless += u64::from(headless);
             self.report.nested += u64::from(depth > 0);
@@ -246,7 +257,8 @@ impl Explorer<'_> {
             self.report.tally.count_if(model.is_busy(), "crashes with I/O under way");
             self.report.tally.count_if(run.failed, "crashes of runs in which something failed");
             let told = self.path.len();
-            self.path.push(format!("cut at step {at} of {}: {cut}", run.log.len()));
+            let what = if left.is_some() { "died" } else { "cut" };
+            self.path.push(format!("{what} at step {at} of {}: {cut}", run.log.len()));
             let (may, must) = run.history.may_and_must_have_grown(at);
             let known = Known {
                 counters: run.counters,
@@ -255,7 +267,7 @@ impl Explorer<'_> {
                 listed: run.degraded && at == run.log.len(),
                 headless,
             };
-            if let Err(why) = self.recover(image, &model, known, &mut rng, depth) {
+            if let Err(why) = self.recover(image, &model, (known, left), &mut rng, depth) {
                 if self.trace.is_empty() {
                     let past = run.history.trace.iter().take_while(|(time, _)| *time <= at);
                     self.trace = past.map(|(time, text)| format!("{time:6} {text}")).collect();
@@ -268,13 +280,25 @@ impl Explorer<'_> {
     }
 
     /// Opens the pool on the contents that a crash left, and compares.
-    fn recover(&mut self, image: Image, model: &Model, known: Known, rng: &mut Rng, depth: u32) -> Result<(), String> {
+    fn recover(
+        &mut self,
+        image: Image,
+        model: &Model,
+        (known, left): (Known, Option<&Left>),
+        rng: &mut Rng,
+        depth: u32,
+    ) -> Result<(), String> {
         let setup = &self.plan.setup;
-        let image = if setup.disk.errors.any() && rng.percent(30) { self.stumble(image, rng)? } else { image };
+        // An opening that is cut off by a crash of the machine loses what an earlier death had left.
+        let image = if setup.disk.errors.any() && rng.percent(30) && left.is_none() {
+            self.stumble(image, rng)?
+        } else {
+            image
+        };
         let copied = setup.disk.copied > 0 && rng.percent(setup.disk.copied);
         let journal_end = JOURNAL_START + setup.journal_bytes;
         let image = if copied { image.sparse_from(journal_end) } else { image };
-        let disk = self.disk(image.clone(), self.report.crashes);
+        let disk = self.disk(image.clone(), self.report.crashes).with_recent(left);
         disk.fill_host(if copied { 0 } else { *rng.pick(&[0, 0, 100]) });
         disk.share_host(copied);
         let (pool, disk) = open(setup, disk)?;
@@ -286,7 +310,7 @@ impl Explorer<'_> {
         }
         self.report.grown += u64::from(grown);
         let found = observe(&pool, &disk.image(), setup.seed)?;
-        let settled = model.settle(&found)?;
+        let settled = if left.is_some() { model.settle_alive(&found)? } else { model.settle(&found)? };
         if known.listed {
             model.is_told(&found, &info.lost)?;
         }
@@ -311,11 +335,13 @@ impl Explorer<'_> {
         }
         drop(pool);
         self.check(&disk.image())?;
-        if deeper && rng.percent(self.plan.nested) {
+        // A recovery that is cut by a crash of the machine has no recent changes, so it is another one.
+        if deeper && rng.percent(self.plan.nested) && left.is_none() {
             let history = History::default();
             let (log, model, counters) = (disk.log(), model.clone(), known.counters);
             let (lies, degraded, failed) = (false, false, false);
-            let run = Run { before: image, log, history, model, counters, from: 0, grown, lies, degraded, failed };
+            let (before, from, left) = (image, 0, BTreeMap::new());
+            let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed, left };
             self.path.push("in the recovery".into());
             self.cut(&run, 3, depth + 1)?;
             self.path.pop();
@@ -336,6 +362,8 @@ impl Explorer<'_> {
         disk.hold(false);
         match opened {
             Ok(_) | Err(PoolError::Io { .. } | PoolError::Degraded { .. }) => {}
+            // Neither superblock could be read, and a copy could.
+            Err(PoolError::Format { .. }) if errors.read > 0 => {}
             Err(error) => return Err(format!("the pool does not open on a disk that fails: {error}")),
         }
         drop(opened);
@@ -385,10 +413,11 @@ fn open(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), String> {
 }
 
 fn open_as(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), PoolError> {
-    match Pool::open(&disk.device(), &setup.open_options()) {
+    let options = with_recent_memory(setup.open_options(), disk.recent());
+    match Pool::open(&disk.device(), &options) {
         Err(PoolError::Members { .. }) if disk.spare().is_some() => {
             let disk = disk.joined()?;
-            Ok((Pool::open(&disk.device(), &setup.open_options())?, disk))
+            Ok((Pool::open(&disk.device(), &options)?, disk))
         }
         opened => Ok((opened?, disk)),
     }

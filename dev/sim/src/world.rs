@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
-use sheave_vol::{Checksum, Pool, Volume};
+use sheave_vol::{Checksum, Pool, Volume, with_recent_memory};
 
 use crate::audit::{audit, audit_metadata};
 use crate::disk::{Failures, Lie, SECTOR, SimDisk};
@@ -513,7 +513,7 @@ impl World {
         self.drain()?;
         self.note("close and open".into());
         self.close()?;
-        let options = self.setup.open_options();
+        let options = with_recent_memory(self.setup.open_options(), self.disk().recent());
         let pool = Pool::open(&self.disk.device(), &options).map_err(|error| format!("opening again: {error}"))?;
         if pool.info().recovered {
             return Err("a pool that was closed had to be recovered".into());

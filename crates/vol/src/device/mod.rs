@@ -12,5 +12,6 @@ pub mod block_io;
 pub(crate) mod copies;
 pub(crate) mod loose;
 pub(crate) mod reader;
+pub(crate) mod recent;
 pub(crate) mod sweep;
 pub(crate) mod walk;

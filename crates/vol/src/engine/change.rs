@@ -36,6 +36,7 @@ use crate::format::record::Record;
 use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::phase::Phase;
+use crate::state::recent::Recent;
 use crate::state::table::{Vol, VolumeCore};
 use sheave_base::sync::{Arc, MutexGuard};
 
@@ -112,6 +113,7 @@ impl PoolInner {
         let Err(status) = self.commit() else { return Ok(()) };
         let mut state = self.lock();
         let gone = undo(&mut state);
+        state.recent.iter_mut().for_each(Recent::miss);
         // Requires a checkpoint, which makes the undo durable. The lock has been held since `undo`, so no commit of
         // records comes in between.
         state.next.require();

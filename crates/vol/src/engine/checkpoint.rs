@@ -37,6 +37,7 @@ use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
+use crate::state::recent::Recent;
 
 impl PoolInner {
     /// Writes a checkpoint. `clean` is true if it marks the pool as closed. Called by the leader of a commit, or while
@@ -164,6 +165,7 @@ impl State {
         self.risk.acknowledged &= !self.sb.lost.is_empty();
         if plan.sb.clean {
             self.phase = self.phase.after(Event::CloseDone);
+            self.recent.take().iter().for_each(Recent::end);
         }
         plan.taken
     }
@@ -218,6 +220,7 @@ impl State {
             ..self.sb.clone()
         };
         sb.keep_twins();
+        self.recent.iter_mut().for_each(|recent| recent.mark(sb.generation, sb.replay_seq));
         let root = self.draft_root(&sb);
         // After all steps that take or give back pages, so that no unit in the list of free units belongs to this
         // checkpoint.

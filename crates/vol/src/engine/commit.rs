@@ -29,6 +29,7 @@ use crate::state::extent_map::Entry;
 use crate::state::extent_map::work::MOST_COST;
 use crate::state::phase::Phase;
 use crate::state::plan::Taken;
+use crate::state::recent::Recent;
 
 impl PoolInner {
     /// Makes all data and metadata durable that was written before this call.
@@ -101,6 +102,8 @@ impl PoolInner {
     /// allocated them, and no record names them. They are freed after the flush.
     fn flush_all(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
         let taken = state.take();
+        let (generation, seq) = (state.sb.generation - 1, state.durable_seq);
+        state.recent.iter_mut().for_each(|recent| recent.mark(generation, seq));
         drop(state);
         let flushed = self.flush();
         let mut state = self.lock();
@@ -128,6 +131,9 @@ impl PoolInner {
         let taken = state.take();
         let first = state.next_seq;
         state.next_seq += commit.blocks();
+        // The superblock in memory is the second one of its checkpoint.
+        let (generation, seq) = (state.sb.generation - 1, state.next_seq);
+        state.recent.iter_mut().for_each(|recent| recent.mark(generation, seq));
         drop(state);
         // Sealing computes checksums, so the lock is not held. The block numbers are already taken: no other commit
         // uses them.
@@ -181,6 +187,7 @@ impl PoolInner {
                 state.tree.store(place, entry.without(Entry::DIRTY));
             }
         }
+        state.recent.iter_mut().for_each(Recent::landed);
         state.limbo.committed(taken.freed);
         if taken.ends_quarantine {
             state.end_quarantine();
@@ -231,9 +238,14 @@ impl State {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::Checksum;
+    use sheave_base::lasting::Lasting;
+    use sheave_base::sync::Arc;
+
     use crate::engine::stock::tests::Rig;
     use crate::format::journal::Ring;
+    use crate::format::recent::NUMBERS;
+    use crate::options::with_recent_memory;
+    use crate::{Checksum, OpenOptions};
 
     /// V3, V18: a write of a journal block fails, with the block on the device or not. Later commits must survive a
     /// crash: the journal must not end at that block.
@@ -267,6 +279,68 @@ mod tests {
                 drop((volume, pool));
                 rig.is_clean();
             }
+        }
+    }
+
+    /// C5 of `state::recent`: the blocks of a commit that has failed are on the device or not. A death before the next
+    /// good commit, or after it, loses nothing.
+    #[test]
+    fn a_death_after_a_failed_commit_loses_nothing() {
+        for (is_durable, dies_at_once) in [(false, true), (true, true), (false, false), (true, false)] {
+            let rig = Rig::new(32 << 20, Checksum::None);
+            let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
+            let options = with_recent_memory(OpenOptions::default(), Some(memory));
+            let pool = rig.open_with(&options).unwrap();
+            let volume = pool.create_volume("v", 1 << 30).unwrap();
+            rig.write(&volume, 0, 1).unwrap();
+            let state = pool.inner.lock();
+            let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
+            drop(state);
+            rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+            assert!(pool.sync().is_err());
+            rig.write(&volume, 1, 2).unwrap();
+            assert_eq!(pool.info().no_recent, None);
+            if !dies_at_once {
+                pool.sync().unwrap();
+            }
+            rig.write(&volume, 2, 3).unwrap();
+            drop((volume, pool));
+            let pool = rig.open_with(&options).unwrap();
+            let volume = pool.open_volume("v").unwrap();
+            assert_eq!([0, 1, 2].map(|unit| rig.read(&volume, unit)), [1, 2, 3], "{is_durable} {dies_at_once}");
+            drop((volume, pool));
+            rig.is_clean();
+        }
+    }
+
+    /// F2: a death in the middle of a commit, before or after its blocks are durable, finds the mark of one of the two.
+    #[test]
+    fn a_death_within_a_commit_loses_nothing_on_either_side_of_it() {
+        for is_durable in [false, true] {
+            let rig = Rig::new(32 << 20, Checksum::None);
+            let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
+            let options = with_recent_memory(OpenOptions::default(), Some(memory.clone()));
+            let pool = rig.open_with(&options).unwrap();
+            let volume = pool.create_volume("v", 1 << 30).unwrap();
+            rig.write(&volume, 0, 1).unwrap();
+            let state = pool.inner.lock();
+            let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
+            drop(state);
+            // The failure stands for the death: what the commit does after it is not in the copy of the memory.
+            rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+            let died = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
+            let copied = pool.inner.commits.commit(|| {
+                let led = pool.inner.write_all();
+                (0..NUMBERS).for_each(|at| died.put(at, memory.get(at)));
+                led
+            });
+            assert!(copied.0.is_err());
+            drop((volume, pool));
+            let pool = rig.open_with(&with_recent_memory(OpenOptions::default(), Some(died))).unwrap();
+            let volume = pool.open_volume("v").unwrap();
+            assert_eq!(rig.read(&volume, 0), 1, "{is_durable}");
+            drop((volume, pool));
+            rig.is_clean();
         }
     }
 }

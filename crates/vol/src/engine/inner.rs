@@ -24,6 +24,7 @@ use super::background::{Discards, Keeper, Signal};
 use super::leader::Commits;
 use super::notices::Publisher;
 use crate::device::block_io::BlockIo;
+use crate::device::recent::Kept;
 use crate::error::PoolError;
 use crate::format::record::Record;
 use crate::format::superblock::Geometry;
@@ -31,6 +32,8 @@ use crate::options::WhenFull;
 use crate::state::State;
 use crate::state::extent_map::tree::EntryPlace;
 use crate::state::extent_map::{Entry, ExtentMap};
+use crate::state::phase::Phase;
+use crate::state::recent::Recent;
 use crate::state::sums::Sums;
 use crate::state::table::VolumeCore;
 use sheave_blk::claim::{Claim, Sharing};
@@ -207,10 +210,12 @@ impl PoolInner {
     pub(crate) fn list(&self, state: &mut State, core: &VolumeCore, unit: u64, place: EntryPlace, entry: Entry) {
         let entry = self.listed(state, core, unit, entry);
         state.tree.store(place, entry);
+        state.keep_recent(core.id, unit, place);
     }
 
-    /// Does the same as [`list`](Self::list), but returns the entry for the caller to store. Sets `unsynced` first, so
-    /// that a thread that finds the new entry finds `unsynced` set.
+    /// Does the same as [`list`](Self::list), but returns the entry for the caller to store, and then to keep among the
+    /// recent changes ([`State::keep_recent`]). Sets `unsynced` first, so that a thread that finds the new entry finds
+    /// `unsynced` set.
     #[inline]
     pub(crate) fn listed(&self, state: &mut State, core: &VolumeCore, unit: u64, entry: Entry) -> Entry {
         self.mark_unsynced();
@@ -220,8 +225,25 @@ impl PoolInner {
         entry.with(Entry::LISTED | Entry::DIRTY)
     }
 
+    /// Begins to keep recent changes, after the first checkpoint of an opening. `Err` has the reason why there is no
+    /// file of them.
+    pub(crate) fn begin_recent(&self, kept: Result<Kept, String>) {
+        let mut state = self.lock();
+        match kept {
+            // Without checkpoints, changes of the maps may never become durable.
+            Ok(_) if state.phase == Phase::DeletesOnly => {
+                state.no_recent = Some("the pool is open for deletes alone".into());
+            }
+            Ok(kept) => state.recent = Some(Recent::begin(kept, &state)),
+            Err(why) => state.no_recent = Some(why),
+        }
+    }
+
     /// Adds a record to the next commit.
     pub(crate) fn record(&self, state: &mut State, record: Record) {
+        if let Some(recent) = &mut state.recent {
+            recent.push(&record);
+        }
         state.pending.push(record);
         self.mark_unsynced();
     }

@@ -18,6 +18,7 @@ pub mod damage;
 pub mod geometry;
 pub mod journal;
 pub mod page;
+pub(crate) mod recent;
 pub mod record;
 pub mod settings;
 pub mod superblock;

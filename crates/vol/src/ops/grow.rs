@@ -85,6 +85,10 @@ impl PoolInner {
         self.device.extend(at, device)?;
         self.hold(owner);
         let mut state = self.lock();
+        // Before anything is written there: a change must not outlive the data that it names.
+        if device.lasting().is_none() {
+            state.end_recent("a member may lose writes with the process");
+        }
         joining.enter(&mut state);
         self.survey_space(&mut state);
         drop(state);

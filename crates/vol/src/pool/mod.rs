@@ -21,6 +21,7 @@ pub use crate::options::{CopyOptions, CreateOptions, OpenOptions, WhenFull};
 use crate::state::phase::{Event, Phase};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::device::recent::Kept;
 use crate::engine::background::{Discards, Keeper, Signal, Worker};
 use crate::engine::change::{core_of, in_use};
 
@@ -79,7 +80,11 @@ impl Pool {
                 fix: "Open the pool read-only".into(),
             });
         }
-        let mut recovered = recovery::recover(&*io, options)?;
+        let kept = |pool| match &options.recent_memory {
+            Some(memory) => Ok(Kept::in_memory(Arc::clone(memory))),
+            None => Kept::open(device, options.runtime_dir.as_deref(), pool, read_only),
+        };
+        let mut recovered = recovery::recover(&*io, options, kept)?;
         let sb = &recovered.state.sb;
         if !read_only && sb.unknown_ro_features() != 0 {
             return Err(PoolError::Format {
@@ -121,20 +126,20 @@ impl Pool {
             discards,
             regions_opened,
         };
-        let highest_seq = recovered.highest_seq;
+        let (highest_seq, kept) = (recovered.highest_seq, recovered.kept);
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)), keeper };
         if let Some(watch) = watch {
             pool.inner.hold(Claim::of(watch));
         }
         pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
-            pool.begin(options, highest_seq)?;
+            pool.begin(options, highest_seq, kept)?;
         }
         Ok(pool)
     }
 
     /// Makes the first writes of an opening and starts the pool's threads.
-    fn begin(&self, options: &OpenOptions, highest_seq: u64) -> Result<(), PoolError> {
+    fn begin(&self, options: &OpenOptions, highest_seq: u64, kept: Result<Kept, String>) -> Result<(), PoolError> {
         let started = idle::start(&self.inner, &self.keeper, options.longest_idle);
         started.map_err(|status| PoolError::Io {
             what: "starting the thread that closes regions of checksums".into(),
@@ -147,6 +152,7 @@ impl Pool {
             false => self.inner.begin_deletes_only(highest_seq),
         });
         begun.map_err(|status| self.first_checkpoint_failed(status))?;
+        self.inner.begin_recent(kept);
         discard::start(&self.inner, &self.keeper);
         // Interim volumes of earlier openings have lost their makers. If one cannot be deleted now, the next opening
         // tries again.
@@ -212,6 +218,7 @@ impl Pool {
             upgrades: missing(&state.sb),
             damaged: state.table.damaged(),
             unsure: self.inner.unsure.clone(),
+            no_recent: state.why_no_recent(),
             host_full: self.inner.is_host_full(Status::NoSpc),
             host_refusals: self.inner.host_refusals.load(Ordering::Relaxed), // Relaxed: a statistic.
             times_full: state.times_full,

@@ -13,6 +13,7 @@ use super::State;
 use super::extent_map::Entry;
 use super::extent_map::tree::EntryPlace;
 use super::plan::Taken;
+use super::recent::Recent;
 use crate::format::record::Record;
 
 impl State {
@@ -64,10 +65,40 @@ impl State {
         Some(Record::Set { volume, unit, phys: entry.phys(), written })
     }
 
+    /// Returns the reason why recent changes would not survive the death of the process, if they would not.
+    pub(crate) fn why_no_recent(&self) -> Option<String> {
+        match &self.recent {
+            Some(recent) if recent.is_complete() => None,
+            Some(_) => Some("too much has changed since the last commit, or the file of changes was cut off".into()),
+            None => Some(self.no_recent.clone().unwrap_or_else(|| "the pool is not open for writing".into())),
+        }
+    }
+
+    /// Keeps no recent changes any more.
+    pub(crate) fn end_recent(&mut self, why: &str) {
+        if let Some(recent) = self.recent.take() {
+            recent.end();
+            self.no_recent = Some(why.into());
+        }
+    }
+
+    /// Keeps the present state of a unit among the recent changes. Called after each change of a unit that has space,
+    /// under the lock of the change.
+    #[inline]
+    pub(crate) fn keep_recent(&mut self, volume: u32, unit: u64, place: EntryPlace) {
+        let Some(recent) = &mut self.recent else { return };
+        match self.tree.bits(place) {
+            // Such a unit is a hole after a crash, like in its record for a commit.
+            [0, 0, 0, 0] => recent.push(&Record::Set { volume, unit, phys: 0, written: [0; 4] }),
+            written => recent.set(volume, unit, self.tree.entry(place).phys(), &written),
+        }
+    }
+
     /// Takes all waiting changes. Later changes belong to the next commit.
     pub(crate) fn take(&mut self) -> Taken {
         #[cfg(any(debug_assertions, test))]
         self.met.taken();
+        self.recent.iter_mut().for_each(Recent::take);
         let units = std::mem::take(&mut self.dirty);
         self.tree.count_work(units.len() + self.pending.len());
         for &(volume, unit) in &units {
@@ -105,6 +136,7 @@ impl State {
         );
         #[cfg(any(debug_assertions, test))]
         self.count_untaken(&taken);
+        self.recent.iter_mut().for_each(Recent::failed);
         taken.pending.append(&mut self.pending);
         self.pending = taken.pending;
         self.recorded.append(&mut taken.recorded);

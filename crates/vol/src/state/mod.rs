@@ -10,6 +10,7 @@
 //! | [`table`], [`everyone`] | volumes, and the I/O in flight to all of them |
 //! | [`names`] | rules for names of volumes and snapshots |
 //! | [`phase`], [`next`] | state machines of the pool's life and of the next commit |
+//! | [`recent`] | changes that no commit has made durable yet, for a recovery after the death of the process |
 //! | [`risk`] | data that a failed flush may lose |
 //! | [`quarantine`] | space that a damaged map may refer to |
 //! | [`plan`] | the input of a commit, and a checkpoint ready to be written |
@@ -38,6 +39,7 @@ pub(crate) mod next;
 pub(crate) mod phase;
 pub(crate) mod plan;
 pub(crate) mod quarantine;
+pub(crate) mod recent;
 pub(crate) mod risk;
 pub(crate) mod sums;
 pub(crate) mod table;
@@ -60,6 +62,7 @@ use limbo::Limbo;
 use next::Next;
 use phase::Phase;
 use plan::Plan;
+use recent::Recent;
 use risk::Risk;
 use sums::regions::Regions;
 use table::{Kept, Table, Vol, VolumeCore};
@@ -94,6 +97,10 @@ pub(crate) struct State {
     pub(crate) label_tried: u64,
     /// Present if the pool keeps checksums of data.
     pub(crate) sums: Option<Regions>,
+    /// Present if changes survive the death of the process.
+    pub(crate) recent: Option<Recent>,
+    /// Reason why they do not.
+    pub(crate) no_recent: Option<String>,
     /// The newest durable superblock.
     pub(crate) sb: Superblock,
     /// Incarnation of this opening, which the next checkpoint gets. Until the first checkpoint is durable, `sb` and the
@@ -152,6 +159,8 @@ impl State {
             times_metadata_low: 0,
             label_tried: 0,
             sums: None,
+            recent: None,
+            no_recent: None,
             incarnation: sb.incarnation,
             owner: sb.owner,
             numbered: sb.owner != [0; 16],
@@ -197,7 +206,8 @@ impl State {
     /// Returns true if so many changes wait that a commit is due now.
     #[inline]
     pub(crate) fn is_overdue(&self) -> bool {
-        self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
+        let is_full = self.recent.as_ref().is_some_and(Recent::is_half_full);
+        self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY || is_full
     }
 
     /// Returns true if the limit of dirty nodes is reached: a checkpoint must come before another node is dirtied.

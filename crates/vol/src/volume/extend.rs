@@ -18,6 +18,7 @@ use sheave_iomap::mapping::Intent;
 
 use super::Volume;
 use crate::format::BLOCK_BYTES;
+use crate::format::record::Record;
 use crate::state::State;
 use crate::state::extent_map::Entry;
 
@@ -70,6 +71,10 @@ impl Volume {
         }
         state.raise(self.core.id, end);
         state.list_grown(self.core.id);
+        let State { recent, table, .. } = state;
+        if let (Some(recent), Some(vol)) = (recent, table.get(self.core.id)) {
+            recent.push(&Record::Resize { volume: self.core.id, size: vol.size_to_write() });
+        }
         // The record of the copy's birth has its size, so the copy needs no record of its own.
         let copy = state.table.get(self.core.id).and_then(|vol| vol.settling).filter(|id| *id != self.core.id);
         if let Some(copy) = copy {

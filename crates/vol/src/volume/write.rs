@@ -410,7 +410,9 @@ impl Volume {
             };
             let entry = self.pool.listed(state, &self.core, unit, state.tree.entry(place));
             state.tree.write_blocks(place, entry, first, last as u32 - first);
+            // The size comes before the units of the growth, as in a commit.
             self.raise(state, (unit << geometry.unit_shift) + (last << BLOCK_SHIFT));
+            state.keep_recent(self.core.id, unit, place);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use sheave_base::sync::Arc;
 
-use super::cut::{Cut, Loose};
+use super::cut::{Cut, Fate, Loose};
 use super::image::{Image, SECTOR, hash_bytes};
 use super::lie::Lie;
 use sheave_base::rng::{Rng, mix};
@@ -202,6 +202,17 @@ impl Media {
         (self.crash_as(&cut), cut)
     }
 
+    /// Returns the contents left when the process dies now and the disk goes on: all writes that have ended, and any
+    /// part of those under way.
+    #[must_use]
+    pub fn die(&self, rng: &mut Rng) -> (Image, Cut) {
+        let loose = self.loose();
+        let mut cut = Cut::draw(&loose, rng);
+        cut.order = (0..loose.len()).collect();
+        loose.iter().zip(&mut cut.fates).filter(|(write, _)| write.ended).for_each(|(_, fate)| *fate = Fate::Kept);
+        (self.crash_as(&cut), cut)
+    }
+
     /// Returns the contents left when each loose write has the fate that `cut` gives it.
     #[must_use]
     pub fn crash_as(&self, cut: &Cut) -> Image {
@@ -213,7 +224,6 @@ impl Media {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cut::Fate;
     use super::*;
 
     const SIZE: u64 = 1 << 16;

@@ -1,6 +1,8 @@
 //! Pools that open for deletes alone, because the file system of the disk is full: volumes are deleted until the pool
 //! accepts everything again, or none is left. Crashes are simulated during the deletes as during any other work.
 
+use std::collections::BTreeMap;
+
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_vol::{Pool, PoolError};
@@ -74,7 +76,8 @@ impl Explorer<'_> {
         }
         let (lies, degraded, failed) = (false, false, false);
         let log = disk.log();
-        let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed };
+        let left = BTreeMap::new();
+        let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed, left };
         self.path.push("in a pool that takes deletes alone".into());
         let before = self.report.crashes;
         self.cut(&run, CUTS, depth + 1)?;

@@ -15,15 +15,25 @@ impl Model {
     /// Returns the model that goes on from the contents found after a crash (R7). Returns an error that names the
     /// contents that the model does not allow.
     pub fn settle(&self, found: &Observed) -> Result<Model, String> {
-        self.settle_but(found, &[])
+        self.settle_by(found, &[], Rule::Survives)
+    }
+
+    /// Same as [`Model::settle`], after the death of the process on a machine that goes on (V35): everything that was
+    /// acknowledged is there.
+    pub fn settle_alive(&self, found: &Observed) -> Result<Model, String> {
+        self.settle_by(found, &[], Rule::Outlives(self.now)).map_err(|why| format!("V35: {why}"))
     }
 
     /// Same as [`Model::settle`], without the volumes in `unknown`, whose contents may be anything.
     pub fn settle_but(&self, found: &Observed, unknown: &[String]) -> Result<Model, String> {
+        self.settle_by(found, unknown, Rule::Survives)
+    }
+
+    fn settle_by(&self, found: &Observed, unknown: &[String], rule: Rule) -> Result<Model, String> {
         let mut whys = Vec::new();
         for mut state in self.after_crash() {
             state.volumes.retain(|name, _| !unknown.contains(name));
-            match state.why_not(found, Rule::Survives) {
+            match state.why_not(found, rule) {
                 None => return Ok(state.settled(found)),
                 Some(why) => whys.push(why),
             }
@@ -100,19 +110,23 @@ enum Rule {
     Readable(u64),
     /// Values that a crash may leave are allowed.
     Survives,
+    /// Values that the death of the process may leave at this time are allowed.
+    Outlives(u64),
 }
 
 impl Rule {
     fn allows(self, volume: &Volume, sector: u64, value: Value) -> bool {
         match self {
-            Rule::Readable(now) => volume.readable(sector, now).any(|may| may == value),
+            Rule::Readable(now) | Rule::Outlives(now) => volume.readable(sector, now).any(|may| may == value),
             Rule::Survives => volume.survivors(sector).any(|may| may == value),
         }
     }
 
     fn list(self, volume: &Volume, sector: u64) -> String {
         let values: Vec<String> = match self {
-            Rule::Readable(now) => volume.readable(sector, now).map(|value| value.to_string()).collect(),
+            Rule::Readable(now) | Rule::Outlives(now) => {
+                volume.readable(sector, now).map(|value| value.to_string()).collect()
+            }
             Rule::Survives => volume.survivors(sector).map(|value| value.to_string()).collect(),
         };
         values.join(" or ")
@@ -128,7 +142,7 @@ fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, rule: Rule, wrong
         return;
     }
     let why = match rule {
-        Rule::Survives if volume.max.is_some() => volume.growth.why_not(&volume.cells, seen),
+        Rule::Survives | Rule::Outlives(_) if volume.max.is_some() => volume.growth.why_not(&volume.cells, seen),
         _ => (seen.size != volume.size).then(|| format!("{} bytes, and should have {}", seen.size, volume.size)),
     };
     if let Some(why) = why {

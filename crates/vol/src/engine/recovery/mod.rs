@@ -26,6 +26,7 @@ use crate::device::block_io::BlockIo;
 use crate::device::copies::{self, Copied};
 use crate::device::loose;
 use crate::device::reader::read_again;
+use crate::device::recent::Kept;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::damage::Damage;
@@ -52,13 +53,21 @@ pub(crate) struct Recovered {
     /// True if only the superblock in use is good: the other one must be rewritten before any other write
     /// ([`mend_superblock`]).
     pub(crate) alone: bool,
+    /// The file of recent changes, or the reason why there is none.
+    pub(crate) kept: Result<Kept, String>,
     /// Messages about the damage that a rescue passed over.
     pub(crate) unsure: Vec<String>,
 }
 
 /// Reads the state of a pool. A rescue passes over damage that leaves the maps whole, because its pool is never written
 /// to.
-pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recovered, PoolError> {
+///
+/// Changes that the last opening had acknowledged and not made durable follow the journal, if `kept` has them.
+pub(crate) fn recover(
+    io: &dyn BlockIo,
+    options: &OpenOptions,
+    kept: impl FnOnce([u8; 16]) -> Result<Kept, String>,
+) -> Result<Recovered, PoolError> {
     let mut unsure = Unsure::new(options.rescue);
     let (sb, alone) = read_superblock(io, &mut unsure)?;
     check_members(io, &sb, &mut unsure)?;
@@ -73,18 +82,26 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     sums::load(io, &mut state, &mut unsure)?;
     kept::load(io, &mut state, &mut unsure)?;
     let scan = replay(io, &mut state, &mut unsure, &mut lost)?;
+    let kept = kept(state.sb.pool);
+    let recent = match &kept {
+        Ok(kept) => replay_recent(kept, &mut state, scan.next_seq, &mut lost)?,
+        Err(_) => 0,
+    };
     state.settle_kept();
     unsure.add(lost.words(state.sb.volumes));
-    let replayed = scan.next_seq > state.sb.replay_seq;
+    let replayed = scan.next_seq > state.sb.replay_seq || recent > 0;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
-    count_owners(&mut state)?;
+    count_owners(&mut state).map_err(|error| match &kept {
+        Ok(kept) if recent > 0 => PoolError::Recent { path: kept.path(), why: error.to_string() },
+        _ => error,
+    })?;
     let read_only = options.read_only || options.rescue;
     if !read_only {
         let sure = if state.table.first_damaged().is_some() { free_for_certain(io, &checkpoint) } else { Vec::new() };
         state.begin_quarantine(&sure);
     }
     sums::compute(io, &mut state, read_only)?;
-    Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
+    Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, kept, unsure: unsure.into_words() })
 }
 
 /// Returns the runs of units that the list of free units in the checkpoint of `sb` proves to be free, or no runs if
@@ -323,6 +340,18 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
             why: format!("{why}: {record:?}"),
         }),
     }
+}
+
+/// Applies the changes behind the journal, which ends before the block `seq`. Returns their number.
+fn replay_recent(kept: &Kept, state: &mut State, seq: u64, lost: &mut LostVolumes) -> Result<usize, PoolError> {
+    let damaged = |why: String| PoolError::Recent { path: kept.path(), why };
+    let records = kept.read(&state.sb, seq).map_err(|damage| damaged(damage.to_string()))?;
+    let mut bounds = Bounds::new(state.sb.journal_blocks);
+    state.tree.begin_to_know();
+    let applied = records.chunks(ASKED).try_for_each(|some| replay_some(state, &mut bounds, lost, some));
+    state.tree.know_nothing();
+    applied.map_err(|(why, record)| damaged(format!("{why}: {record:?}")))?;
+    Ok(records.len())
 }
 
 /// Applies records, unless together they change more than any pool can have written. The error contains the reason and

@@ -340,7 +340,8 @@ fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
 #[test]
 fn loading_a_checkpoint_does_not_count_as_replay_work() {
     let device = three_volumes();
-    let recovered = super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default()).unwrap();
+    let recovered =
+        super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default(), |_| Err("none".into())).unwrap();
     assert!(recovered.state.tree.index.live() > 4, "it has loaded some");
     assert_eq!(recovered.state.tree.cost, 0);
 }

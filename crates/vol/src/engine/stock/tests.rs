@@ -118,7 +118,11 @@ impl Rig {
     }
 
     pub(in crate::engine) fn open(&self) -> Result<Pool, PoolError> {
-        Pool::open_through(&self.device, Box::new(self.io.clone()), &OpenOptions::default())
+        self.open_with(&OpenOptions::default())
+    }
+
+    pub(in crate::engine) fn open_with(&self, options: &OpenOptions) -> Result<Pool, PoolError> {
+        Pool::open_through(&self.device, Box::new(self.io.clone()), options)
     }
 
     /// Opens the pool on its disk after `wrap` has wrapped that disk.

@@ -106,6 +106,9 @@ impl PoolInner {
                 if *last == bad && *first + *count == block && *count < MAX_MARKS =>
             {
                 *count += 1;
+                if let Some(recent) = &mut state.recent {
+                    recent.push(&Record::Mark { bad, first: block, count: 1 });
+                }
             }
             _ => self.record(state, Record::Mark { bad, first: block, count: 1 }),
         }

@@ -303,6 +303,8 @@ fn pages_that_were_loaded_want_no_room_in_a_checkpoint() {
     (0..40).for_each(|number| write(&volume, number * 4096, 1));
     drop(volume);
     pool.close().unwrap();
-    let recovered = super::super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default()).unwrap();
+    let recovered =
+        super::super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default(), |_| Err("none".into()))
+            .unwrap();
     assert_eq!(recovered.state.sums.as_ref().map(|sums| sums.pages_due()), Some(0));
 }
