@@ -1,7 +1,7 @@
 //! Numbers in memory that outlives the process.
 //!
-//! Owns the mapping of a file, and the only accesses to it: single numbers of 64 bits, by index. Does not own the meaning
-//! of any number, nor the place of the file.
+//! Owns the mapping of a file, and the only accesses to it: single numbers of 64 bits, by index. Does not own the
+//! meaning of any number, nor the place of the file.
 //!
 //! A store is in the page cache of the kernel at once, without a system call. If the process ends at any moment, the
 //! next reader of the file finds all stores that came before that moment, and none that came after it. A crash of the

@@ -35,6 +35,7 @@ use tracing::{info, warn};
 use crate::config::{self, Plan, PoolPlan, What};
 use crate::devices;
 use crate::failure::Failure;
+use crate::paths;
 use crate::place::PoolPlace;
 use crate::trace;
 
@@ -81,6 +82,8 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
             pool.place.clone()
         })
     };
+    // A failure is told by each pool.
+    paths::recent_directory().iter().for_each(|recent| _ = std::fs::create_dir_all(recent));
     let wholes: Vec<PoolPlace> = plan.pools.iter().map(whole).collect();
     let reaches = reaches(plan, &wholes);
     // Opening a member probes its file system with an unnamed file, which cannot be created later. Pools on servers
@@ -219,7 +222,11 @@ fn restrict(
     for path in ["/proc/self", "/sys/dev/block", "/sys/devices", "/sys/block"] {
         rules = allow(rules, Path::new(path), read)?;
     }
-    for path in ["/proc/locks"].into_iter().chain(config::allow::DIRECTORIES) {
+    // Changes that must survive the daemon, and the number of the boot that they belong to.
+    if let Some(recent) = paths::recent_directory() {
+        rules = allow(rules, &recent, change | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::RemoveFile)?;
+    }
+    for path in ["/proc/locks", "/proc/sys/kernel/random/boot_id"].into_iter().chain(config::allow::DIRECTORIES) {
         rules = allow(rules, Path::new(path), AccessFs::ReadFile.into())?;
     }
     if let Some(path) = configuration {

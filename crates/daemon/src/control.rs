@@ -8,10 +8,10 @@ use std::sync::Arc;
 use sheave_serve::{Address, Listener};
 use sheave_varlink::{Limits, Roles, Server};
 
-use crate::api::paths::default_path;
 use crate::config;
 use crate::daemon::Daemon;
 use crate::failure::{self, Failure};
+use crate::paths::default_path;
 use crate::service::Control;
 use crate::trace;
 

@@ -33,7 +33,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`api`] | messages and paths of the control socket |
+//! | [`api`] | messages of the control socket |
+//! | [`paths`] | the runtime directory: control sockets, recent changes of pools |
 //! | [`devices`] | the kinds of devices that specs open |
 //! | [`look`] | search for members of pools in directories and among block devices |
 //! | [`place`] | names of pools and volumes, as written on a command line or in the configuration |
@@ -67,6 +68,7 @@ mod http;
 pub mod log;
 pub mod look;
 mod metrics;
+pub mod paths;
 pub mod place;
 mod problems;
 mod retries;

@@ -1,6 +1,6 @@
-//! Location of control sockets: the runtime directory, which is `$SHEAVE_RUNTIME_DIR`, else `/run/sheave` for root,
-//! else `$XDG_RUNTIME_DIR/sheave`. An empty `$SHEAVE_RUNTIME_DIR` means that there is none. Sockets in it are named
-//! `control*.sock`.
+//! Location of control sockets, and of the recent changes of pools: the runtime directory, which is
+//! `$SHEAVE_RUNTIME_DIR`, else `/run/sheave` for root, else `$XDG_RUNTIME_DIR/sheave`. An empty `$SHEAVE_RUNTIME_DIR`
+//! means that there is none. Sockets in it are named `control*.sock`, and recent changes are in `recent`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,11 @@ fn own_directory() -> Option<PathBuf> {
 /// Default path of a socket with this name.
 pub fn default_path(name: &str) -> Option<PathBuf> {
     Some(own_directory()?.join(name))
+}
+
+/// Directory with the changes of pools that no commit has made durable yet, if there is a runtime directory.
+pub fn recent_directory() -> Option<PathBuf> {
+    default_path("recent")
 }
 
 /// Directories in which commands search for sockets.

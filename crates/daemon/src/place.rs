@@ -19,6 +19,7 @@ use sheave_vol::{OpenOptions, Pool};
 
 use crate::devices::{self, open_device};
 use crate::failure::Failure;
+use crate::paths;
 use crate::value;
 
 /// Returns true if `path` leads to the open `file`, and not to another file that was put there since.
@@ -98,6 +99,12 @@ enum Member {
     Spec(String),
     /// All members of the pool with this identity, wherever they are.
     Uuid([u8; 16]),
+}
+
+/// Returns the options with which this program opens pools: acknowledged writes survive its death.
+#[must_use]
+pub fn open_options() -> OpenOptions {
+    OpenOptions::default().runtime_dir(paths::recent_directory())
 }
 
 impl PoolPlace {
@@ -473,7 +480,7 @@ impl PoolPlace {
             Access::Look => (",readonly=on", false),
             Access::Rescue => (",readonly=on", true),
         };
-        let open = OpenOptions::default().read_only(access != Access::Change).rescue(rescue);
+        let open = open_options().read_only(access != Access::Change).rescue(rescue);
         let whole = self.whole()?;
         let device = sheave_vol::join(&self.text, &whole.open_members(options)?).map_err(crate::failure::pool)?;
         let pool = Pool::open(&device, &open).map_err(crate::failure::pool)?;
@@ -495,7 +502,7 @@ impl PoolPlace {
                  POOL/IMAGE exclusive-lock`); serve this pool without standby",
             ));
         }
-        Pool::open(&device, &OpenOptions::default()).map_err(crate::failure::pool)
+        Pool::open(&device, &open_options()).map_err(crate::failure::pool)
     }
 
     /// Fails if a path does not exist, with a better message than the device would give.

@@ -178,9 +178,10 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     let mut listeners = systemd::listeners()?;
     let is_private = listeners.is_empty() && plan.listen.is_empty() && args.vhost_user.is_none();
     if is_private && args.run.is_none() {
-        return Err(Failure::usage("no client could reach it: there is no address, no command, and no passed socket").fix(
-            "give --nbd unix:PATH, --vhost-user unix:PATH or --run COMMAND, or pass a listening socket (LISTEN_FDS)",
-        ));
+        let what = "no client could reach it: there is no address, no command, and no passed socket";
+        let fix = "give --nbd unix:PATH, --vhost-user unix:PATH or --run COMMAND, or pass a listening socket \
+                   (LISTEN_FDS)";
+        return Err(Failure::usage(what).fix(fix));
     }
     // The command of --run gets an address of its own.
     let directory = if is_private { Some(captive::private_directory()?) } else { None };

@@ -68,6 +68,7 @@ fn pool(held: &Held) -> t::PoolStatistics {
             free_bytes: info.free_bytes,
             state: info.state.name().into(),
             host_free_bytes: held.place().host_free_bytes(),
+            lost_if_killed: info.no_recent,
             failed: None,
         },
         Err(why) => t::PoolStatistics {
@@ -78,6 +79,7 @@ fn pool(held: &Held) -> t::PoolStatistics {
             free_bytes: 0,
             state: "closed".into(),
             host_free_bytes: None,
+            lost_if_killed: None,
             failed: Some(held.failed().unwrap_or(&why).cause().to_owned()),
         },
     }

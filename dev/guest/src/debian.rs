@@ -85,8 +85,8 @@ impl Packages {
         format!("{SUITE} {:?} {:?}\n", self.packages, self.sources)
     }
 
-    /// Downloads the packages and all that they depend on. This apt uses lists and a state of its own, in which nothing is
-    /// installed.
+    /// Downloads the packages and all that they depend on. This apt uses lists and a state of its own, in which nothing
+    /// is installed.
     fn download(&self, dir: &Path) -> Result<()> {
         ensure!(cfg!(target_arch = "x86_64"), "the packages are for hosts with x86-64");
         for part in ["lists/partial", "cache/archives/partial"] {

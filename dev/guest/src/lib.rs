@@ -1,8 +1,8 @@
 //! A Linux guest in QEMU: boots in seconds, runs one shell script, and powers off.
 //!
-//! Owns the [Debian packages](debian) that a guest is made of ([`Kit`]), the way it is started ([`Boot`]), and the running guest
-//! ([`Guest`]), to which a test can talk: it waits for lines of the script's output, sends lines to the script's
-//! input, and changes the virtual machine through QMP. Does not own the back ends of the disks.
+//! Owns the [Debian packages](debian) that a guest is made of ([`Kit`]), the way it is started ([`Boot`]), and the
+//! running guest ([`Guest`]), to which a test can talk: it waits for lines of the script's output, sends lines to the
+//! script's input, and changes the virtual machine through QMP. Does not own the back ends of the disks.
 //!
 //! ```no_run
 //! let script = "mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt && echo mounted && poweroff";

@@ -1,4 +1,5 @@
-//! `cargo xtask nbd-peers`: the tests of other NBD projects, against `sheave serve`. `dev/xtask/nbd-peers` describes them.
+//! `cargo xtask nbd-peers`: the tests of other NBD projects, against `sheave serve`. `dev/xtask/nbd-peers` describes
+//! them.
 //!
 //! Owns the lists of tests, and the way to build and run them. Packages of Debian have the sources and the programs.
 

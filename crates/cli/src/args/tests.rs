@@ -79,8 +79,10 @@ fn every_command_has_examples_and_each_is_one() {
             after.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")).collect();
         for part in lines.iter().flat_map(|line| line.split(" | ").flat_map(|part| part.split(" && "))) {
             let Some(at) = part.find("sheave ") else { continue };
-            // The explanation of an example follows after several blanks.
+            // The explanation of an example follows after several blanks, and a server that a client starts is in
+            // brackets.
             let line = part[at..].split("  ").next().unwrap_or_default();
+            let line = line.split(" ]").next().unwrap_or_default();
             if let Err(error) = Cli::try_parse_from(words(line)) {
                 panic!("{name}: `{line}`: {error}");
             }

@@ -12,7 +12,7 @@ use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_daemon::devices::open_device;
 use sheave_daemon::failure::{self, Failure};
-use sheave_daemon::place::VolumePlace;
+use sheave_daemon::place::{VolumePlace, open_options};
 use sheave_vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
 use sheave_vol::{CreateOptions, ExtentKind, OpenOptions, Pool, PoolError, Volume};
 
@@ -238,7 +238,7 @@ fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     place.pool.expect_pool()?;
     let device = place.pool.open_device("")?;
     refuse_poll(&plan.args, &device)?;
-    let options = OpenOptions::default();
+    let options = open_options();
     let pool = Pool::open(&device, &options).map_err(failure::pool)?;
     let info = pool.volume_info(&place.name).map_err(failure::pool)?;
     if plan.writes() && info.snapshot {

@@ -17,9 +17,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
-use sheave_daemon::api::paths;
 use sheave_daemon::api::types::{self as t, INTERFACE};
 use sheave_daemon::failure::Failure;
+use sheave_daemon::paths;
 use sheave_daemon::place::PoolPlace;
 use sheave_varlink::{Client, ClientError};
 

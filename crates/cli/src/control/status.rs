@@ -175,7 +175,12 @@ fn pools(status: &ServerStatus) -> String {
             [plain(&pool.name), pool.state.clone(), fmt_bytes(used), fmt_bytes(pool.free_bytes), host]
         }
     });
-    table(["POOL", "STATE", "USED", "FREE", "HOST FREE"], rows.collect(), status.pools_total)
+    let mut text = table(["POOL", "STATE", "USED", "FREE", "HOST FREE"], rows.collect(), status.pools_total);
+    for (pool, why) in all.iter().take(MOST_ROWS).filter_map(|pool| Some((pool, pool.lost_if_killed.as_ref()?))) {
+        let (name, why) = (plain(&pool.name), plain(why));
+        text += &format!("{name}: a kill of the server would lose writes that were not flushed: {why}\n");
+    }
+    text
 }
 
 fn exports(status: &ServerStatus) -> String {

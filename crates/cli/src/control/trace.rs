@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sheave_base::trace::reader::{Trace, TraceError};
 use sheave_base::units::fmt_count;
-use sheave_daemon::api::{paths, types as t};
+use sheave_daemon::api::types as t;
 use sheave_daemon::failure::Failure;
+use sheave_daemon::paths;
 use sheave_daemon::trace::{blk, chrome, directory};
 
 use super::commands::{connect, done};

@@ -13,9 +13,9 @@ use sheave::Device;
 use sheave_base::units::SECTOR_BYTES;
 use sheave_blk::claim::Sharing;
 use sheave_daemon::failure::{self, Failure};
-use sheave_daemon::place::PoolPlace;
+use sheave_daemon::place::{PoolPlace, open_options};
 use sheave_daemon::shapes::pool::MemberJson;
-use sheave_vol::{AddOptions, Found, OpenOptions, Pool};
+use sheave_vol::{AddOptions, Found, Pool};
 
 use self::member::{Grown, confirm_over, expect_one, open_added};
 use super::allocate;
@@ -69,7 +69,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
         }
     };
     let device = whole.open_device(&options)?;
-    let open = || Pool::open(&device, &OpenOptions::default()).map_err(failure::pool);
+    let open = || Pool::open(&device, &open_options()).map_err(failure::pool);
     let pool = patience::until_free(open).map_err(served)?;
     let before = pool.info();
     // The pool is closed even on failure, so that opening it the next time needs no recovery.
@@ -105,7 +105,7 @@ fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
         return Ok(false);
     }
     let device = pool.open_device(",readonly=on")?;
-    let options = OpenOptions::default().read_only(true);
+    let options = open_options().read_only(true);
     let pool = patience::until_free(|| Pool::open(&device, &options).map_err(failure::pool))?;
     Ok(matches!(pool.info().discard, sheave_vol::DiscardState::Off))
 }

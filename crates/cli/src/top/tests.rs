@@ -74,6 +74,7 @@ fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
         free_bytes: (100 - seconds) << 30,
         state: "ok".into(),
         host_free_bytes: None,
+        lost_if_killed: None,
         failed: None,
     };
     t::Statistics {

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -283,6 +283,52 @@ fn a_killed_server_has_lost_nothing_that_was_flushed() {
         }
         dir.ok("pool check p.img");
     }
+}
+
+/// Writes, writes to parts of blocks, and zeroes, none of which was flushed: with a runtime directory the death of the
+/// server loses nothing that it has answered. Without one it loses what no commit has made durable.
+#[test]
+fn a_killed_server_has_lost_nothing_that_it_had_answered() {
+    let Some(dir) = pool(&[]) else { return };
+    let run = dir.path("run");
+    for (round, runtime) in ["", "run", "run", "run"].into_iter().enumerate() {
+        let byte = |block: u64| ((round as u64 * 64 + block) % 251) as u8 + 1;
+        let mut command = sheave("serve p.img#v --nbd unix:s");
+        command.env("SHEAVE_RUNTIME_DIR", if runtime.is_empty() { Path::new("") } else { &run });
+        let child = command.current_dir(dir.path("")).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut server = Running { child, socket: dir.path("s") };
+        let mut writer = server.connect();
+        shake(&mut writer);
+        // Places that no earlier round has written.
+        let place = |block: u64| (round as u64 * 64 + block) * 65536;
+        for block in 0..64u64 {
+            writer
+                .write_all(&[request(1, 0, block, place(block), 8192), vec![byte(block); 8192]].concat())
+                .expect("sent");
+            assert_eq!(reply(&mut writer, block), 0);
+        }
+        for block in [3, 7] {
+            writer.write_all(&request(6, 0, block, place(block), 8192)).expect("sent");
+            assert_eq!(reply(&mut writer, block), 0);
+        }
+        server.signal("-KILL");
+        server.child.wait().expect("it ends");
+        let mut export = sheave("volume export p.img#v out --yes");
+        let export = export.env("SHEAVE_RUNTIME_DIR", if runtime.is_empty() { Path::new("") } else { &run });
+        let said = Said::of(export.current_dir(dir.path("")).output().expect("it runs"));
+        assert_eq!(said.code, 0, "{}", said.err);
+        let out = std::fs::read(dir.path("out")).expect("read");
+        let found = |block: u64| out[place(block) as usize..][..8192].to_vec();
+        let kept = (0..64).filter(|block| found(*block) == [byte(*block); 8192]).count();
+        assert_eq!(kept, if runtime.is_empty() { 0 } else { 62 }, "round {round}");
+        assert!([3, 7].into_iter().all(|block| found(block) == [0; 8192]), "round {round}");
+        dir.ok("pool check p.img");
+    }
+    let left = || std::fs::read_dir(run.join("recent")).map_or(0, Iterator::count);
+    assert_eq!(left(), 1, "a reader leaves the file, because it makes nothing durable");
+    let mut snapshot = sheave("volume snapshot p.img#v s");
+    snapshot.env("SHEAVE_RUNTIME_DIR", &run).current_dir(dir.path("")).output().expect("it runs");
+    assert_eq!(left(), 0, "the file is removed when the pool is closed");
 }
 
 #[test]

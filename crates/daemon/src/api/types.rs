@@ -223,6 +223,8 @@ pub struct PoolStatistics {
     #[serde(default)]
     pub host_free_bytes: Option<u64>,
     #[serde(default)]
+    pub lost_if_killed: Option<String>,
+    #[serde(default)]
     pub failed: Option<String>,
 }
 
