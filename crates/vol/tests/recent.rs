@@ -79,6 +79,30 @@ fn the_changes_of_another_opening_are_never_replayed() {
     check_clean(&device, pool);
 }
 
+/// A copy of the pool's file that was made after the death gets nothing, and takes nothing from the original.
+#[test]
+fn a_copy_of_a_pool_does_not_get_the_changes_of_the_original() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let options = OpenOptions::default().runtime_dir(Some(dir.path().join("recent")));
+    let device = |name: &str, more: &str| open_device(&format!("file:{}{more}", path(name))).expect("opens");
+    let first = device("a", ",size=32M");
+    format(&first, 65536);
+    let pool = Pool::open(&first, &options).expect("opens");
+    assert_eq!(pool.info().no_recent, None);
+    let writer = User::new(pool.create_volume("v", 8 << 20).expect("creates"));
+    writer.write(0, &[7; BLOCK as usize]).expect("writes");
+    drop((writer, pool, first));
+    std::fs::copy(path("a"), path("b")).expect("copied");
+    for (name, wanted) in [("b", 0), ("a", 7)] {
+        let device = device(name, "");
+        let pool = Pool::open(&device, &options).expect("opens");
+        assert_eq!(user(&pool, "v").read(0, BLOCK as usize).expect("reads"), [wanted; BLOCK as usize], "{name}");
+        check_clean(&device, pool);
+    }
+    assert_eq!(std::fs::read_dir(dir.path().join("recent")).expect("made").count(), 0, "removed by the closes");
+}
+
 /// Random operations on volumes, snapshots and clones, with a death after any of them: the next opening has everything
 /// that was acknowledged.
 #[test]

@@ -26,8 +26,8 @@ use crate::format::superblock::Superblock;
 pub(crate) struct Kept {
     pub(crate) memory: Arc<Lasting>,
     pub(crate) file: Option<Named>,
-    boot: [u64; 2],
-    storage: [u64; 2],
+    pub(crate) boot: [u64; 2],
+    pub(crate) storage: [u64; 2],
 }
 
 /// A file that is locked by its descriptor, so that two pools with one UUID do not share it.
@@ -55,8 +55,9 @@ impl Kept {
     pub(crate) fn open(device: &Device, dir: Option<&Path>, pool: [u8; 16], read_only: bool) -> Result<Kept, String> {
         let dir = dir.ok_or("there is no runtime directory")?;
         let storage = device.lasting().ok_or("the storage may lose writes with the process")?;
-        let name: String = pool.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = dir.join(name).with_extension("recent");
+        // The storage is in the name, so that a copy of the pool does not take the file of the original.
+        let pool: String = pool.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = dir.join(format!("{pool}-{:x}-{:x}.recent", storage[0], storage[1]));
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         let boot = boot().map_err(|error| format!("/proc/sys/kernel/random/boot_id: {error}"))?;
         let (memory, lock) = map(dir, &path, read_only).map_err(failed)?;

@@ -242,6 +242,7 @@ mod tests {
     use sheave_base::sync::Arc;
 
     use crate::engine::stock::tests::Rig;
+    use crate::format::SUPERBLOCKS;
     use crate::format::journal::Ring;
     use crate::format::recent::NUMBERS;
     use crate::options::with_recent_memory;
@@ -308,6 +309,36 @@ mod tests {
             let pool = rig.open_with(&options).unwrap();
             let volume = pool.open_volume("v").unwrap();
             assert_eq!([0, 1, 2].map(|unit| rig.read(&volume, unit)), [1, 2, 3], "{is_durable} {dies_at_once}");
+            drop((volume, pool));
+            rig.is_clean();
+        }
+    }
+
+    /// C5 of `state::recent`: a commit that has failed is on the device, and the checkpoint after it fails too. The pool
+    /// that the next opening finds is that of the first one.
+    #[test]
+    fn a_death_after_two_failed_commits_loses_nothing() {
+        for is_durable in [false, true] {
+            let rig = Rig::new(32 << 20, Checksum::None);
+            let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
+            let options = with_recent_memory(OpenOptions::default(), Some(memory));
+            let pool = rig.open_with(&options).unwrap();
+            let volume = pool.create_volume("v", 1 << 30).unwrap();
+            rig.write(&volume, 0, 1).unwrap();
+            let state = pool.inner.lock();
+            let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
+            let superblock = state.sb.stand_by().slot() as u64;
+            drop(state);
+            rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+            assert!(pool.sync().is_err());
+            rig.write(&volume, 1, 2).unwrap();
+            rig.host.lock().unwrap().fails = Some((SUPERBLOCKS[superblock as usize] >> 12, 0, false));
+            assert!(pool.sync().is_err() && rig.host.lock().unwrap().fails.is_none());
+            rig.write(&volume, 2, 3).unwrap();
+            drop((volume, pool));
+            let pool = rig.open_with(&options).unwrap();
+            let volume = pool.open_volume("v").unwrap();
+            assert_eq!([0, 1, 2].map(|unit| rig.read(&volume, unit)), [1, 2, 3], "{is_durable}");
             drop((volume, pool));
             rig.is_clean();
         }

@@ -232,11 +232,16 @@ mod tests {
         (Pool::open(&device, &options).expect("opened"), memory)
     }
 
-    /// Returns what a recovery would find, and the records that it would replay.
+    /// Returns the records that a recovery would replay.
     fn left(pool: &Pool, memory: &Arc<Lasting>) -> Vec<Record> {
+        found(pool, memory, [0; 2]).expect("a mark is valid")
+    }
+
+    /// Returns the records that a recovery on this boot would replay; `None` if the file is of no use to it.
+    fn found(pool: &Pool, memory: &Arc<Lasting>, boot: [u64; 2]) -> Option<Vec<Record>> {
         let state = pool.inner.lock();
-        let opening = Kept::in_memory(memory.clone()).opening(&state.sb);
-        read(memory, &opening, &state.sb, state.durable_seq).expect("it is whole").expect("a mark is valid")
+        let opening = Kept { boot, ..Kept::in_memory(memory.clone()) }.opening(&state.sb);
+        read(memory, &opening, &state.sb, state.durable_seq).expect("it is whole")
     }
 
     /// C2, C4, F1: records of all lengths go around the ring several times, while commits take and land at any moments.
@@ -247,8 +252,8 @@ mod tests {
         let (mut kept, mut taken): (Vec<Record>, Option<usize>) = (Vec::new(), None);
         let mut around = 0;
         for round in 0..900_000u64 {
-            let mut state = pool.inner.lock();
-            let state = &mut *state;
+            let mut guard = pool.inner.lock();
+            let state = &mut *guard;
             let recent = state.recent.as_mut().expect("it is kept");
             if recent.is_half_full() || rng.below(40_000) == 0 {
                 match taken.take() {
@@ -268,7 +273,8 @@ mod tests {
             }
             let record = match rng.below(8) {
                 0 => Record::Run { volume: 1, unit: round, count: 1 + rng.below(255), phys: 0 },
-                1 => Record::Resize { volume: 1 + rng.below(9) as u32, size: rng.below(1 << 40) },
+                1 => Record::Intent { first: round, count: 1 },
+                2 => Record::Resize { volume: 1 + rng.below(9) as u32, size: rng.below(1 << 40) },
                 _ => Record::Set { volume: 3, unit: round, phys: 9 + rng.below(200), written: [1, 0, 0, 0] },
             };
             match &record {
@@ -277,6 +283,10 @@ mod tests {
             }
             assert!(recent.is_complete(), "round {round}");
             kept.push(record);
+            drop(guard);
+            if round % 5_000 == 0 {
+                assert!(left(&pool, &memory) == kept[taken.unwrap_or(0)..], "round {round}");
+            }
         }
         assert!(around >= 3, "{around}");
         if let Some(count) = taken {
@@ -318,8 +328,9 @@ mod tests {
             assert!(!recent.is_complete());
         }
         assert!(pool.info().no_recent.expect("a reason").contains("too much has changed"));
-        assert_eq!(memory.get(MISSING), 1);
+        assert_eq!(found(&pool, &memory, [0; 2]), None);
         pool.create_volume("v", 1 << 20).expect("a commit");
         assert_eq!((pool.info().no_recent, left(&pool, &memory)), (None, Vec::new()));
+        assert_eq!(found(&pool, &memory, [1, 0]), None, "after another boot");
     }
 }
