@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, munmap};
 
 #[cfg(not(any(shuttle, loom)))]
 use crate::sigbus::{Guard, reserve};
@@ -55,10 +55,16 @@ impl Lasting {
         let slot = reserve()?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: the kernel chooses an unused range of addresses, so no other memory is replaced.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, prot, flags, file, 0) }?;
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, flags, file, 0) }?;
         let guard = slot.watch(start as usize, bytes, rustix::param::page_size());
         let start = NonNull::new(start.cast()).expect("a mapping never begins at address 0");
         Ok(Lasting { start, len, guard: Some(guard) })
+    }
+
+    /// Fails: a model has no files.
+    #[cfg(any(shuttle, loom))]
+    pub fn of_file(_: &File, _: usize) -> io::Result<Lasting> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Allocates `len` zeroes that outlive nothing but their users, for tests and simulations of the end of a process.

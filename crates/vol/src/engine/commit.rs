@@ -314,8 +314,8 @@ mod tests {
         }
     }
 
-    /// C5 of `state::recent`: a commit that has failed is on the device, and the checkpoint after it fails too. The pool
-    /// that the next opening finds is that of the first one.
+    /// C5 of `state::recent`: a commit that has failed is on the device, and the checkpoint after it fails too. The
+    /// pool that the next opening finds is that of the first one.
     #[test]
     fn a_death_after_two_failed_commits_loses_nothing() {
         for is_durable in [false, true] {

@@ -22,8 +22,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let pool = Pool::open(&device, &options).expect("opened");
     drop(pool.create_volume("v", 8 << 20).expect("made"));
     drop(pool);
-    // Each change is an index and a number. Whatever was at that place, the number is added to it, so that small numbers
-    // keep what is right in the head of a record.
+    // Each change is an index and a number. Whatever was at that place, the number is added to it, so that small
+    // numbers keep what is right in the head of a record.
     for change in data.chunks_exact(10) {
         let (at, number) = change.split_at(2);
         let at = usize::from(u16::from_le_bytes([at[0], at[1]])) % CHANGED;
