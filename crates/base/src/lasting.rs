@@ -123,6 +123,20 @@ impl Lasting {
         unsafe { self.start.add(at).write_volatile(number) }
     }
 
+    /// Stores numbers one after the other, from the one at an index on (N1).
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are not so many numbers.
+    #[inline]
+    pub fn put_all(&self, at: usize, numbers: &[u64]) {
+        assert!(at <= self.len && numbers.len() <= self.len - at);
+        for (number, value) in numbers.iter().enumerate() {
+            // SAFETY: all indexes are within the mapping, which lives as long as `self`; numbers are aligned in it.
+            unsafe { self.start.add(at + number).write_volatile(*value) }
+        }
+    }
+
     /// Returns true if a part of the file was missing when it was accessed (N2).
     #[must_use]
     pub fn is_cut_off(&self) -> bool {

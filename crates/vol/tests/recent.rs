@@ -14,7 +14,7 @@ use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, check
 
 const BLOCK: u64 = 4096;
 /// Numbers of a file of recent changes.
-const NUMBERS: usize = (4 << 20) / 8;
+const NUMBERS: usize = 64 + (4 << 20) / 8;
 
 fn memory() -> Arc<Lasting> {
     Arc::new(Lasting::in_memory(NUMBERS).expect("memory"))

@@ -327,7 +327,7 @@ mod tests {
             rig.write(&volume, 0, 1).unwrap();
             let state = pool.inner.lock();
             let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
-            let superblock = state.sb.stand_by().slot() as u64;
+            let superblock = state.sb.stand_by().slot();
             drop(state);
             rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
             assert!(pool.sync().is_err());

@@ -38,8 +38,10 @@ pub(crate) const MISSING: usize = 11;
 pub(crate) const MARKS: [usize; 3] = [12, 16, 20];
 /// Index of the first record.
 pub(crate) const RECORDS: usize = 64;
-/// Size of the file in numbers: 4 MiB, some 130,000 first writes.
-pub(crate) const NUMBERS: usize = (4 << 20) / 8;
+/// Count of numbers in the ring, a power of two: 4 MiB, some 130,000 first writes.
+pub(crate) const RING: usize = (4 << 20) / 8;
+/// Count of numbers of the file.
+pub(crate) const NUMBERS: usize = RECORDS + RING;
 
 /// The opening that a file of recent changes belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +132,7 @@ pub(crate) fn read(
     let Some(mark) = marks.filter(|mark| mark.is_of(sb.generation, seq)).max_by_key(|mark| mark.position) else {
         return Ok(None);
     };
-    let (geometry, head, ring) = (sb.geometry(), from.get(HEAD), (NUMBERS - RECORDS) as u64);
+    let (geometry, head, ring) = (sb.geometry(), from.get(HEAD), RING as u64);
     if head.checked_sub(mark.position).is_none_or(|count| count > ring) {
         return Err(Damage::field("recent.head", head, "is not within a ring behind the mark"));
     }

@@ -90,7 +90,26 @@ impl State {
         match self.tree.bits(place) {
             // Such a unit is a hole after a crash, like in its record for a commit.
             [0, 0, 0, 0] => recent.push(&Record::Set { volume, unit, phys: 0, written: [0; 4] }),
-            written => recent.set(volume, unit, self.tree.entry(place).phys(), &written),
+            written => recent.set(volume, unit, self.tree.entry(place).phys(), &written[..recent.words()]),
+        }
+    }
+
+    /// Does the same as [`keep_recent`](Self::keep_recent) after `count` blocks from `first` on were written to a unit
+    /// whose entry was `entry` before.
+    #[inline]
+    pub(crate) fn keep_written(
+        &mut self,
+        (volume, unit, place): (u32, u64, EntryPlace),
+        entry: Entry,
+        first: u32,
+        count: u32,
+    ) {
+        match &mut self.recent {
+            None => {}
+            Some(recent) if self.tree.map.geometry.has_bits_in_entries() => {
+                recent.set(volume, unit, entry.phys(), &[entry.bits() | ((1 << count) - 1) << first]);
+            }
+            Some(_) => self.keep_recent(volume, unit, place),
         }
     }
 

@@ -22,13 +22,13 @@ use sheave_base::lasting::Lasting;
 use sheave_base::sync::Arc;
 
 use crate::device::recent::{Kept, Named};
-use crate::format::recent::{HEAD, MAGIC, MARKS, MISSING, MOST_NUMBERS, Mark, NUMBERS, RECORDS, encode, set_head};
-use crate::format::record::{MAX_ENTRY_WORDS, Record};
+use crate::format::recent::{self, HEAD, MAGIC, MARKS, MISSING, MOST_NUMBERS, Mark, RECORDS, encode, set_head};
+use crate::format::record::Record;
 use crate::format::superblock::Geometry;
 use crate::state::State;
 
 /// Count of numbers in the ring.
-const RING: u64 = (NUMBERS - RECORDS) as u64;
+const RING: u64 = recent::RING as u64;
 
 /// The last record, if it maps a unit: further blocks of that unit are added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +102,12 @@ impl Recent {
         self.keeps == Keeps::All && !self.file.is_cut_off()
     }
 
+    /// Returns the count of numbers that the written bits of a unit take.
+    #[inline]
+    pub(crate) fn words(&self) -> usize {
+        self.geometry.entry_words
+    }
+
     /// Returns true if a commit should make room.
     #[inline]
     pub(crate) fn is_half_full(&self) -> bool {
@@ -145,13 +151,13 @@ impl Recent {
         let mut numbers = [0; MOST_NUMBERS];
         let count = encode(&self.geometry, record, &mut numbers);
         let Some(at) = self.room(count) else { return };
-        numbers[..count].iter().enumerate().for_each(|(number, value)| self.file.put(at + number, *value));
+        self.file.put_all(at, &numbers[..count]);
         self.publish(count);
     }
 
     /// Appends the present state of a unit that has space and at least one written block.
     #[inline]
-    pub(crate) fn set(&mut self, volume: u32, unit: u64, phys: u64, written: &[u64; MAX_ENTRY_WORDS]) {
+    pub(crate) fn set(&mut self, volume: u32, unit: u64, phys: u64, written: &[u64]) {
         let words = self.geometry.entry_words;
         // The written bits of the last record are replaced by newer ones in one store if they are one number.
         if let Some(last) = self.last
@@ -163,10 +169,13 @@ impl Recent {
         }
         let count = 3 + words;
         let Some(at) = self.room(count) else { return };
-        self.file.put(at, set_head(volume, count));
-        self.file.put(at + 1, unit);
-        self.file.put(at + 2, phys);
-        written[..words].iter().enumerate().for_each(|(number, bits)| self.file.put(at + 3 + number, *bits));
+        match written {
+            [bits] => self.file.put_all(at, &[set_head(volume, count), unit, phys, *bits]),
+            _ => {
+                self.file.put_all(at, &[set_head(volume, count), unit, phys]);
+                self.file.put_all(at + 3, &written[..words]);
+            }
+        }
         self.publish(count);
         self.last = Some(Last { volume, unit, phys, bits: at + 3 });
     }
@@ -220,7 +229,7 @@ mod tests {
     use sheave_base::rng::Rng;
 
     use super::*;
-    use crate::format::recent::read;
+    use crate::format::recent::{NUMBERS, read};
     use crate::options::with_recent_memory;
     use crate::{CreateOptions, OpenOptions, Pool};
 
@@ -278,7 +287,7 @@ mod tests {
                 _ => Record::Set { volume: 3, unit: round, phys: 9 + rng.below(200), written: [1, 0, 0, 0] },
             };
             match &record {
-                Record::Set { volume, unit, phys, written } => recent.set(*volume, *unit, *phys, written),
+                Record::Set { volume, unit, phys, written } => recent.set(*volume, *unit, *phys, &written[..1]),
                 other => recent.push(other),
             }
             assert!(recent.is_complete(), "round {round}");
@@ -304,7 +313,7 @@ mod tests {
         let set = |phys, bits| Record::Set { volume: 1, unit: 5, phys, written: [bits, 0, 0, 0] };
         let keep = |phys: u64, bits: u64| {
             let mut state = pool.inner.lock();
-            state.recent.as_mut().expect("it is kept").set(1, 5, phys, &[bits, 0, 0, 0]);
+            state.recent.as_mut().expect("it is kept").set(1, 5, phys, &[bits]);
         };
         keep(9, 1);
         keep(9, 3);
@@ -324,7 +333,7 @@ mod tests {
         {
             let mut state = pool.inner.lock();
             let recent = state.recent.as_mut().expect("it is kept");
-            (0..RING / 4 + 1).for_each(|unit| recent.set(1, unit, 9, &[1, 0, 0, 0]));
+            (0..RING / 4 + 1).for_each(|unit| recent.set(1, unit, 9, &[1]));
             assert!(!recent.is_complete());
         }
         assert!(pool.info().no_recent.expect("a reason").contains("too much has changed"));

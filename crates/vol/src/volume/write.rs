@@ -412,7 +412,7 @@ impl Volume {
             state.tree.write_blocks(place, entry, first, last as u32 - first);
             // The size comes before the units of the growth, as in a commit.
             self.raise(state, (unit << geometry.unit_shift) + (last << BLOCK_SHIFT));
-            state.keep_recent(self.core.id, unit, place);
+            state.keep_written((self.core.id, unit, place), entry, first, last as u32 - first);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use sheave_drivers::open_device;
 use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, check_device, with_recent_memory};
 
 /// Count of numbers of the file.
-const NUMBERS: usize = (4 << 20) / 8;
+const NUMBERS: usize = 64 + (4 << 20) / 8;
 /// Most numbers of the file that are changed: the header, and some records.
 const CHANGED: usize = 512;
 

@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use sheave_base::lasting::Lasting;
 
-/// Count of numbers of the memory.
-pub const NUMBERS: usize = (4 << 20) / 8;
 /// Index of the first record.
 const RECORDS: usize = 64;
-const RING: u64 = (NUMBERS - RECORDS) as u64;
+/// Count of numbers in the ring of records.
+const RING: u64 = (4 << 20) / 8;
+/// Count of numbers of the memory.
+pub const NUMBERS: usize = RECORDS + RING as usize;
 const HEAD: usize = 10;
 /// Index of the validity of each mark; its position comes three numbers later.
 const MARKS: [usize; 3] = [12, 16, 20];
