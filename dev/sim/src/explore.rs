@@ -317,6 +317,10 @@ impl Explorer<'_> {
         audit(&pool)?;
         scrubs_clean(&pool)?;
         self.report.tally.count_if(info.deletes_only, "openings for deletes alone");
+        if info.deletes_only && left.is_some() {
+            // No checkpoint has made durable what the death of the process had left, so a crash may still lose it.
+            return Ok(());
+        }
         if info.deletes_only {
             return self.delete_some((pool, disk), (image, settled, known.counters), grown, rng, depth);
         }
