@@ -1,7 +1,7 @@
-//! The place of the file of recent changes: who makes it, finds it, and removes it.
+//! The file of recent changes in its directory: opening, locking and removing it.
 //!
-//! Owns the file in the runtime directory, and the lock on it. [`format::recent`](crate::format::recent) has its
-//! layout; the [state](crate::state::recent) fills it.
+//! Owns the name of the file in the runtime directory, and the lock on it. Does not own its layout
+//! ([`format::recent`](crate::format::recent)) nor its content ([`state::recent`](crate::state::recent)).
 //!
 //! An opening first reads the file that an earlier one has left. It begins the file anew when its first checkpoint is
 //! durable, which contains all that was read. Until then the earlier file stays valid: a second death loses nothing.
