@@ -304,8 +304,8 @@ impl Peers<'_> {
             };
         }
         command.env("QEMU_PROG", Self::own("qemu-system.sh")).env("QEMU_NBD_PROG", Self::own("qemu-nbd.sh"));
-        // Some tests take no path with a dot in it, so the disks are not below the target directory.
-        let disks = std::env::temp_dir().join(format!("sheave-iotests-{}", std::process::id()));
+        // Some tests take no path with a dot in it, as the target directory and TMPDIR may have.
+        let disks = PathBuf::from(format!("/tmp/sheave-iotests-{}", std::process::id()));
         command.env("TEST_DIR", &disks);
         let served = self.dir.join("served");
         command.env("SHEAVE", &self.sheave).env("SERVED", &served);
