@@ -70,7 +70,7 @@ const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
 const MISDIRECTED: u64 = 80;
 /// Most misdirected writes land at most this many blocks from their target.
 const NEAR_BLOCKS: u64 = 40;
-/// Of so many steps, the recent changes are kept before one.
+/// Number of steps of which one, on average, has a copy of the recent changes.
 const LEFT_EVERY: u64 = 6;
 const BLOCK_SECTORS: u64 = (PAGE / SECTOR) as u64;
 /// The size of every member but the last is a multiple of this.
@@ -93,7 +93,7 @@ struct State {
     /// The full file system in which the disk is a file, if it is one.
     host: Option<host::Host>,
     failures: Failures,
-    /// The recent changes of the pool on this disk, and what they were before some of the steps.
+    /// The recent changes of the pool on this disk. `left` has copies of them, each by the step that it precedes.
     recent: Option<Arc<Lasting>>,
     left: BTreeMap<usize, Left>,
 }

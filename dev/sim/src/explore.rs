@@ -118,7 +118,7 @@ struct Run {
     degraded: bool,
     /// True if a request failed on the disk.
     failed: bool,
-    /// What the death of the process would have left of the recent changes, by step.
+    /// Copies of the recent changes, each by the step that it precedes.
     left: BTreeMap<usize, Left>,
 }
 

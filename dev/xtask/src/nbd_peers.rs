@@ -25,8 +25,8 @@ const PACKAGES: Packages = Packages {
     cure: "`cargo xtask nbd-peers`",
 };
 
-/// What nbd-tester-client does: a name, and its arguments. The traces of `integrity` begin with a disk of zeroes, so it
-/// comes first.
+/// Tests of nbd-tester-client, each a name and its arguments. The trace of `integrity` begins with a disk of zeroes, so
+/// that test comes first.
 const TESTER: &[(&str, &str)] = &[
     ("integrity", "-i -t $TRACES/integrity-test.tr"),
     ("throughput", ""),

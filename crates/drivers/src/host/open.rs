@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::OFlags;
 
 use super::error::{HostError, HostErrorKind as Kind};
+use super::overlap::Node;
 use super::probe::{self, Alignment, Caps, FileKind, MIN_BLOCK};
 
 /// Choice between direct I/O and the page cache.
@@ -189,10 +190,9 @@ impl HostFile {
     /// Returns the device and the inode of a file, or the number of a block device, which tell it from any other of
     /// this host.
     pub fn identity(&self) -> Option<[u64; 2]> {
-        let meta = self.file.metadata().ok()?;
-        Some(match self.caps.kind {
-            FileKind::Regular => [meta.dev(), meta.ino()],
-            FileKind::Block => [meta.rdev(), u64::MAX],
+        Some(match Node::of(&self.file.metadata().ok()?) {
+            Node::File(device, inode) => [device, inode],
+            Node::Block(number) => [number, u64::MAX],
         })
     }
 

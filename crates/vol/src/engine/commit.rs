@@ -102,8 +102,8 @@ impl PoolInner {
     /// allocated them, and no record names them. They are freed after the flush.
     fn flush_all(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
         let taken = state.take();
-        let (generation, seq) = (state.sb.generation - 1, state.durable_seq);
-        state.recent.iter_mut().for_each(|recent| recent.mark(generation, seq));
+        let seq = state.durable_seq;
+        state.mark_recent(seq);
         drop(state);
         let flushed = self.flush();
         let mut state = self.lock();
@@ -131,9 +131,8 @@ impl PoolInner {
         let taken = state.take();
         let first = state.next_seq;
         state.next_seq += commit.blocks();
-        // The superblock in memory is the second one of its checkpoint.
-        let (generation, seq) = (state.sb.generation - 1, state.next_seq);
-        state.recent.iter_mut().for_each(|recent| recent.mark(generation, seq));
+        let seq = state.next_seq;
+        state.mark_recent(seq);
         drop(state);
         // Sealing computes checksums, so the lock is not held. The block numbers are already taken: no other commit
         // uses them.
@@ -246,7 +245,7 @@ mod tests {
     use crate::format::journal::Ring;
     use crate::format::recent::NUMBERS;
     use crate::options::with_recent_memory;
-    use crate::{Checksum, OpenOptions};
+    use crate::{Checksum, OpenOptions, Pool, Volume};
 
     /// V3, V18: a write of a journal block fails, with the block on the device or not. Later commits must survive a
     /// crash: the journal must not end at that block.
@@ -283,21 +282,37 @@ mod tests {
         }
     }
 
+    /// Returns a pool whose recent changes are kept, with one write, and whose next commit fails. The blocks of that
+    /// commit are on the device if `is_durable` is true.
+    fn about_to_fail(is_durable: bool) -> (Rig, Arc<Lasting>, Pool, Volume) {
+        let rig = Rig::new(32 << 20, Checksum::None);
+        let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
+        let pool = rig.open_with(&with_recent_memory(OpenOptions::default(), Some(memory.clone()))).unwrap();
+        let volume = pool.create_volume("v", 1 << 30).unwrap();
+        rig.write(&volume, 0, 1).unwrap();
+        let state = pool.inner.lock();
+        let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
+        drop(state);
+        rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+        (rig, memory, pool, volume)
+    }
+
+    /// Opens the pool after the death of its process. Returns what the first units of the volume hold.
+    fn after_death<const N: usize>(rig: &Rig, memory: Arc<Lasting>) -> [u8; N] {
+        let pool = rig.open_with(&with_recent_memory(OpenOptions::default(), Some(memory))).unwrap();
+        let volume = pool.open_volume("v").unwrap();
+        let found = std::array::from_fn(|unit| rig.read(&volume, unit as u64));
+        drop((volume, pool));
+        rig.is_clean();
+        found
+    }
+
     /// C5 of `state::recent`: the blocks of a commit that has failed are on the device or not. A death before the next
     /// good commit, or after it, loses nothing.
     #[test]
     fn a_death_after_a_failed_commit_loses_nothing() {
         for (is_durable, dies_at_once) in [(false, true), (true, true), (false, false), (true, false)] {
-            let rig = Rig::new(32 << 20, Checksum::None);
-            let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
-            let options = with_recent_memory(OpenOptions::default(), Some(memory));
-            let pool = rig.open_with(&options).unwrap();
-            let volume = pool.create_volume("v", 1 << 30).unwrap();
-            rig.write(&volume, 0, 1).unwrap();
-            let state = pool.inner.lock();
-            let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
-            drop(state);
-            rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+            let (rig, memory, pool, volume) = about_to_fail(is_durable);
             assert!(pool.sync().is_err());
             rig.write(&volume, 1, 2).unwrap();
             assert_eq!(pool.info().no_recent, None);
@@ -306,11 +321,7 @@ mod tests {
             }
             rig.write(&volume, 2, 3).unwrap();
             drop((volume, pool));
-            let pool = rig.open_with(&options).unwrap();
-            let volume = pool.open_volume("v").unwrap();
-            assert_eq!([0, 1, 2].map(|unit| rig.read(&volume, unit)), [1, 2, 3], "{is_durable} {dies_at_once}");
-            drop((volume, pool));
-            rig.is_clean();
+            assert_eq!(after_death(&rig, memory), [1, 2, 3], "{is_durable} {dies_at_once}");
         }
     }
 
@@ -319,28 +330,15 @@ mod tests {
     #[test]
     fn a_death_after_two_failed_commits_loses_nothing() {
         for is_durable in [false, true] {
-            let rig = Rig::new(32 << 20, Checksum::None);
-            let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
-            let options = with_recent_memory(OpenOptions::default(), Some(memory));
-            let pool = rig.open_with(&options).unwrap();
-            let volume = pool.create_volume("v", 1 << 30).unwrap();
-            rig.write(&volume, 0, 1).unwrap();
-            let state = pool.inner.lock();
-            let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
-            let superblock = state.sb.stand_by().slot();
-            drop(state);
-            rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+            let (rig, memory, pool, volume) = about_to_fail(is_durable);
+            let superblock = pool.inner.lock().sb.stand_by().slot();
             assert!(pool.sync().is_err());
             rig.write(&volume, 1, 2).unwrap();
             rig.host.lock().unwrap().fails = Some((SUPERBLOCKS[superblock as usize] >> 12, 0, false));
             assert!(pool.sync().is_err() && rig.host.lock().unwrap().fails.is_none());
             rig.write(&volume, 2, 3).unwrap();
             drop((volume, pool));
-            let pool = rig.open_with(&options).unwrap();
-            let volume = pool.open_volume("v").unwrap();
-            assert_eq!([0, 1, 2].map(|unit| rig.read(&volume, unit)), [1, 2, 3], "{is_durable}");
-            drop((volume, pool));
-            rig.is_clean();
+            assert_eq!(after_death(&rig, memory), [1, 2, 3], "{is_durable}");
         }
     }
 
@@ -348,17 +346,8 @@ mod tests {
     #[test]
     fn a_death_within_a_commit_loses_nothing_on_either_side_of_it() {
         for is_durable in [false, true] {
-            let rig = Rig::new(32 << 20, Checksum::None);
-            let memory = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
-            let options = with_recent_memory(OpenOptions::default(), Some(memory.clone()));
-            let pool = rig.open_with(&options).unwrap();
-            let volume = pool.create_volume("v", 1 << 30).unwrap();
-            rig.write(&volume, 0, 1).unwrap();
-            let state = pool.inner.lock();
-            let next = Ring::of(&state.sb).address(state.next_seq) >> 12;
-            drop(state);
             // The failure stands for the death: what the commit does after it is not in the copy of the memory.
-            rig.host.lock().unwrap().fails = Some((next, 0, is_durable));
+            let (rig, memory, pool, volume) = about_to_fail(is_durable);
             let died = Arc::new(Lasting::in_memory(NUMBERS).unwrap());
             let copied = pool.inner.commits.commit(|| {
                 let led = pool.inner.write_all();
@@ -367,11 +356,7 @@ mod tests {
             });
             assert!(copied.0.is_err());
             drop((volume, pool));
-            let pool = rig.open_with(&with_recent_memory(OpenOptions::default(), Some(died))).unwrap();
-            let volume = pool.open_volume("v").unwrap();
-            assert_eq!(rig.read(&volume, 0), 1, "{is_durable}");
-            drop((volume, pool));
-            rig.is_clean();
+            assert_eq!(after_death(&rig, died), [1], "{is_durable}");
         }
     }
 }

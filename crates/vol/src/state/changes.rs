@@ -74,6 +74,18 @@ impl State {
         }
     }
 
+    /// Tells the recent changes that the commit under way will end before the journal block `seq`, on the present
+    /// checkpoint.
+    pub(crate) fn mark_recent(&mut self, seq: u64) {
+        let generation = self.first_generation();
+        self.recent.iter_mut().for_each(|recent| recent.mark(generation, seq));
+    }
+
+    /// Returns the generation of the first superblock of the present checkpoint. The one in memory is the second.
+    pub(crate) fn first_generation(&self) -> u64 {
+        self.sb.generation - 1
+    }
+
     /// Keeps no recent changes any more.
     pub(crate) fn end_recent(&mut self, why: &str) {
         if let Some(recent) = self.recent.take() {

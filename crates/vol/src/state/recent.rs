@@ -83,8 +83,7 @@ impl Recent {
         file.put(HEAD, 0);
         file.put(MISSING, 0);
         [1, 2].into_iter().for_each(|place| Mark::clear(&file, place));
-        // The superblock in memory is the second one of its checkpoint.
-        Mark { generation: state.sb.generation - 1, seq: state.durable_seq, position: 0 }.put(&file, 0);
+        Mark { generation: state.first_generation(), seq: state.durable_seq, position: 0 }.put(&file, 0);
         file.put(0, MAGIC);
         let geometry = state.sb.geometry();
         let (head, tail, taken, place, next) = (0, 0, 0, 0, 1);
@@ -262,14 +261,14 @@ mod tests {
         let mut around = 0;
         for round in 0..900_000u64 {
             let mut guard = pool.inner.lock();
-            let state = &mut *guard;
-            let recent = state.recent.as_mut().expect("it is kept");
+            let (generation, seq) = (guard.first_generation(), guard.durable_seq);
+            let recent = guard.recent.as_mut().expect("it is kept");
             if recent.is_half_full() || rng.below(40_000) == 0 {
                 match taken.take() {
                     None => {
                         recent.take();
                         // The commit gets the number that the durable one has, so that this test needs no journal.
-                        recent.mark(state.sb.generation - 1, state.durable_seq);
+                        recent.mark(generation, seq);
                         taken = Some(kept.len());
                     }
                     Some(count) => {

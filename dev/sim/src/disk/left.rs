@@ -13,7 +13,7 @@ const RING: u64 = (4 << 20) / 8;
 /// Count of numbers of the memory.
 pub const NUMBERS: usize = RECORDS + RING as usize;
 const HEAD: usize = 10;
-/// Index of the validity of each mark; its position comes three numbers later.
+/// Index of the first number of each mark. That number is 1 if the mark is valid; the fourth is its position.
 const MARKS: [usize; 3] = [12, 16, 20];
 
 /// The numbers that a recovery may read.
