@@ -149,6 +149,11 @@ pub(super) fn share_byte(file: &File, byte: i64) -> std::io::Result<()> {
     byte_lock(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte).map(|_| ())
 }
 
+/// Ends the lock on one byte of this open file description, if it has one.
+pub(super) fn let_byte_go(file: &File, byte: i64) -> std::io::Result<()> {
+    byte_lock(file, libc::F_OFD_SETLK, libc::F_UNLCK, byte).map(|_| ())
+}
+
 /// Returns true if another open file description has a lock on this byte.
 pub(super) fn is_byte_locked(file: &File, byte: i64) -> std::io::Result<bool> {
     Ok(byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte)? != libc::F_UNLCK)

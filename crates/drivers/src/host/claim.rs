@@ -3,17 +3,20 @@
 //!
 //! The locks are on open files of their own, so that they end with the claim and not with the last ring, and so that a
 //! second opening in the same process is refused like one in another. `holder` finds the process that has a lock.
+//! `inherit` has the locks of a process that this one replaces, which are used before any is opened.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::FlockOperation;
 
-use super::calls::{is_byte_locked, loop_status, share_byte};
+use super::calls::{is_byte_locked, let_byte_go, loop_status, share_byte};
 use super::holder::{holder_of, in_words};
+use super::inherit::{self, InheritedKind};
 use super::open::HostFile;
 use super::overlap::{Found, Node, Overlaps, Sys, Way, overlaps};
 use super::shared::HostShared;
@@ -79,18 +82,20 @@ fn failed(file: &HostFile, what: &str, source: io::Error) -> DeviceError {
 }
 
 /// Locks one node, as strictly as its kind of overlap requires (O1 of `overlap`).
-pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Result<Vec<File>, DeviceError> {
+pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Result<Vec<Arc<File>>, DeviceError> {
     let file = &shared.file;
     let alone = sharing == Sharing::Alone;
     let passed = if one.way == Way::Itself { file.take_lock() } else { None };
     let was_passed = passed.is_some();
-    let lock = match (passed, one.way) {
-        (Some(passed), _) => passed,
+    let inherited = if was_passed { None } else { inherit::take_lock(InheritedKind::Lock, one.node).map(Arc::new) };
+    let was_inherited = inherited.is_some();
+    let lock = match (passed.or(inherited), one.way) {
+        (Some(lock), _) => lock,
         (None, Way::Itself) => {
-            open_again(file, 0).map_err(|error| failed(file, "opening once more, to lock it,", error))?
+            open_again(file, 0).map_err(|error| failed(file, "opening once more, to lock it,", error))?.into()
         }
         (None, _) => match open_other(one, 0) {
-            Ok(lock) => lock,
+            Ok(lock) => lock.into(),
             // The kernel itself keeps owners of such nodes apart (O2). Nodes that have gone meanwhile need no lock.
             Err(_) if !one.is_needed => return Ok(Vec::new()),
             Err(error) => {
@@ -100,24 +105,35 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
     };
     let strictly = alone && one.way != Way::Below;
     let how = if strictly { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    match rustix::fs::flock(&lock, how) {
+    match rustix::fs::flock(&*lock, how) {
         Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(claimed(file, one, &lock)),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            if was_inherited {
+                // The refused conversion has ended the shared lock, which the process that is replaced still needs.
+                let _ = rustix::fs::flock(&*lock, FlockOperation::NonBlockingLockShared);
+            }
+            return Err(claimed(file, one, &lock));
+        }
         Err(error) => return Err(failed(file, "locking", error.into())),
     }
     if matches!(one.node, Node::File(..)) && one.way != Way::Below {
-        share_with_qemu(file, one, &lock, alone)?;
+        share_with_qemu(file, one, (&lock, was_inherited), alone)?;
     }
+    inherit::list(InheritedKind::Lock, &one.path, &lock);
     // A descriptor that was passed to this process was opened with O_EXCL already, if possible.
     if !strictly || !one.can_be_exclusive || was_passed {
         return Ok(vec![lock]);
     }
-    let exclusive = match one.way {
-        Way::Itself => open_again(file, libc::O_EXCL),
-        _ => open_other(one, libc::O_EXCL),
+    let exclusive = match (inherit::take_lock(InheritedKind::Exclusive, one.node), one.way) {
+        (Some(exclusive), _) => Ok(exclusive),
+        (None, Way::Itself) => open_again(file, libc::O_EXCL),
+        (None, _) => open_other(one, libc::O_EXCL),
     };
-    match exclusive {
-        Ok(exclusive) => Ok(vec![lock, exclusive]),
+    match exclusive.map(Arc::new) {
+        Ok(exclusive) => {
+            inherit::list(InheritedKind::Exclusive, &one.path, &exclusive);
+            Ok(vec![lock, exclusive])
+        }
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(DeviceError::Claimed {
             what: file.path().display().to_string(),
             who: format!("{} is mounted, or claimed by something in the kernel", other_name(one, "it")),
@@ -130,8 +146,13 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
 /// Excludes QEMU, which ignores flock. QEMU locks one byte for each kind of access that it makes to an image, and one
 /// byte for each kind that it forbids to others. This function takes the same locks, and checks the locks of others.
 /// Skipped on network file systems, where the server treats this process's own flock as such a lock, and on file
-/// systems without such locks.
-fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Result<(), DeviceError> {
+/// systems without such locks. An inherited lock may have bytes of an owner, which a reader lets go.
+fn share_with_qemu(
+    file: &HostFile,
+    one: &Found,
+    (lock, was_inherited): (&File, bool),
+    alone: bool,
+) -> Result<(), DeviceError> {
     /// First byte of the locks for own accesses, and first byte of the locks for forbidden accesses.
     const DOES: i64 = 100;
     const FORBIDS: i64 = 200;
@@ -145,12 +166,17 @@ fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Re
         return Ok(());
     }
     let (does, forbids): (&[i64], &[i64]) = if alone { (&ALL, &ALL) } else { (&READER.0, &READER.1) };
-    let own = does.iter().map(|at| DOES + at).chain(forbids.iter().map(|at| FORBIDS + at));
+    let own: Vec<i64> = does.iter().map(|at| DOES + at).chain(forbids.iter().map(|at| FORBIDS + at)).collect();
     let others = does.iter().map(|at| FORBIDS + at).chain(forbids.iter().map(|at| DOES + at));
     // Own locks first, so that of two processes that begin at the same moment at least one sees the other.
-    if own.map(|byte| share_byte(lock, byte)).any(|done| done.is_err()) {
+    if own.iter().any(|byte| share_byte(lock, *byte).is_err()) {
         // On a file system without such locks QEMU has none either.
         return Ok(());
+    }
+    if was_inherited {
+        let rest = ALL.iter().flat_map(|at| [DOES + at, FORBIDS + at]).filter(|byte| !own.contains(byte));
+        // Works where the locks above could be taken.
+        rest.for_each(|byte| _ = let_byte_go(lock, byte));
     }
     for byte in others {
         if is_byte_locked(lock, byte).unwrap_or(false) {

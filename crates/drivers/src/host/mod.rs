@@ -9,6 +9,7 @@
 //! | `open`, `probe` | opening a path, with errors that name the cause; the abilities of the file or device |
 //! | `claim`, `holder` | the lock that excludes other processes; the process that holds it |
 //! | `overlap` | other paths to the same bytes, which the lock covers too |
+//! | `inherit` | open files and locks that a process inherits from the one that it replaces |
 //! | `shared` | state that all rings of the device share: the file, operations that it does not support, notices |
 //! | `queue` | hardware queue of a ring that uses the kernel ring: requests to operations and back, the fast path |
 //! | `sync` | hardware queue of a ring that uses system calls |
@@ -19,6 +20,7 @@ mod calls;
 mod claim;
 mod error;
 mod holder;
+mod inherit;
 pub mod open;
 mod overlap;
 pub mod probe;
@@ -35,6 +37,7 @@ use std::sync::OnceLock;
 use sheave_base::sync::Arc;
 
 pub use error::{HostError, HostErrorKind};
+pub use inherit::{Inherited, InheritedKind, end_inheritance, inherit, is_inherited, open_now};
 pub use open::{Direct, HostFile, HostOpts, Passed, make_name_durable};
 pub use probe::{Caps, FileKind};
 

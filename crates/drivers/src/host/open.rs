@@ -9,11 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 
 use super::error::{HostError, HostErrorKind as Kind};
+use super::inherit::{self, InheritedKind};
 use super::overlap::Node;
 use super::probe::{self, Alignment, Caps, FileKind, MIN_BLOCK};
 
@@ -56,9 +57,9 @@ pub struct Passed {
 /// An opened and probed file or block device.
 #[derive(Debug)]
 pub struct HostFile {
-    file: File,
+    file: Arc<File>,
     /// Descriptor that the first claim locks, if the file was passed to this process.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<Arc<File>>>,
     path: PathBuf,
     size_bytes: u64,
     direct: bool,
@@ -72,7 +73,8 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    /// Opens `path`. A file that was created is removed again if a later step fails.
+    /// Opens `path`, or uses the file of that name that this process has inherited (see
+    /// [`inherit`](super::inherit())). A file that was created is removed again if a later step fails.
     ///
     /// # Errors
     ///
@@ -85,6 +87,9 @@ impl HostFile {
             }
             Some(size) => check_size(path, size)?,
             None => {}
+        }
+        if let Some(file) = inherit::take_file(path, &opts) {
+            return Self::set_up(path, file, &opts);
         }
         let found = look(path, &opts)?;
         let file = open_file(path, found, &opts)?;
@@ -125,12 +130,16 @@ impl HostFile {
             return Err(wrong("sync=on, and it was opened without O_DSYNC", "leave sync away"));
         }
         let this = Self::set_up(path, passed.file, &opts)?;
-        *this.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed.lock);
+        let lock = Arc::new(passed.lock);
+        if this.caps.kind == FileKind::Block {
+            inherit::list(InheritedKind::Exclusive, path, &lock);
+        }
+        *this.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
         Ok(this)
     }
 
     /// Takes the descriptor that the first claim locks instead of opening the file again.
-    pub(super) fn take_lock(&self) -> Option<File> {
+    pub(super) fn take_lock(&self) -> Option<Arc<File>> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -145,6 +154,8 @@ impl HostFile {
             grow(path, &file, size_bytes, missing, &mut notices)?;
         }
         let caps = capabilities(&file, kind, alignment, opts, &meta);
+        let file = Arc::new(file);
+        inherit::list(InheritedKind::File, path, &file);
         Ok(Self {
             file,
             lock: Mutex::new(None),
@@ -232,7 +243,7 @@ impl HostFile {
         };
         let path = path.to_owned();
         Self {
-            file,
+            file: Arc::new(file),
             lock: Mutex::new(None),
             path,
             size_bytes,
@@ -397,8 +408,13 @@ fn go_direct(
     opts: &HostOpts,
     notices: &mut Vec<String>,
 ) -> Result<Option<Alignment>, HostError> {
+    let back = || {
+        let failed = |error| HostError::from_io(path, "switch back to buffered I/O on", &error);
+        probe::set_direct(file, false).map_err(failed)
+    };
     if opts.direct == Direct::Off {
-        return Ok(None);
+        // A file that another process opened may be switched to direct I/O.
+        return back().map(|()| None);
     }
     let why = match probe::set_direct(file, true) {
         Ok(()) => match probe::direct_alignment(file, kind, meta) {
@@ -413,7 +429,7 @@ fn go_direct(
         let fix = "use direct=auto or direct=off, or a file on ext4 or XFS";
         return Err(HostError::new(Kind::NoDirect, path, format!("direct=on, but {why}"), fix));
     }
-    probe::set_direct(file, false).map_err(|e| HostError::from_io(path, "switch back to buffered I/O on", &e))?;
+    back()?;
     notices.push(format!("{}: I/O goes through the page cache, as {why}", path.display()));
     Ok(None)
 }

@@ -4,6 +4,7 @@ mod claim;
 mod data;
 mod ending;
 mod engines;
+mod inherit;
 mod rig;
 mod trouble;
 
