@@ -9,6 +9,9 @@
 //!   them end, so that nothing that was negotiated in the clear remains in effect.
 //! - H3: after [`Step::StartTls`] nothing is accepted from the client until TLS has begun.
 
+mod handover;
+
+use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -18,6 +21,8 @@ use crate::wire::{
     FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Greeting, INIT_MAGIC, InfoBlockSize, InfoExport, MAX_PAYLOAD, MAX_STRING,
     OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReply, info, opt, rep, tflag,
 };
+
+pub use handover::{HandshakeState, Stage};
 
 /// Maximum length of an option's data. Longer data is skipped, and the option refused.
 pub const MAX_OPTION_BYTES: u32 = 32 << 10;
@@ -31,7 +36,7 @@ const EXPORT_OPTIONS: u32 = 4;
 const ZEROES: usize = 124;
 
 /// Format of replies in the transmission phase.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// Simple replies only.
     #[default]

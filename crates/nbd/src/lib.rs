@@ -16,6 +16,9 @@
 //! [`Handshake::step`], sends what it wrote, and continues with [`Session::next`] after
 //! [`handshake::Step::Negotiated`].
 //!
+//! A process can hand a connection to another one. [`Handshake::state`] and [`Session::state`] return the state as
+//! plain data, and the other process passes the data to [`Handshake::restored`] and [`Session::restored`].
+//!
 //! Units: offsets, lengths and sizes are in bytes. Errors: an invalid request is answered with an [`Errno`] of the
 //! protocol. If the start of the next request cannot be determined, the connection is to be closed.
 //!
@@ -23,6 +26,7 @@
 //! - N1: however the bytes of a client are split into pieces, requests and replies are the same.
 //! - N2: no input makes this crate panic, or allocate more than [`handshake::MAX_OPTION_BYTES`] permits.
 //! - N3: a request returned by [`Session::next`] lies within its export, and offset + length is below 2^64.
+//! - N4: no state of another process breaks N2 or N3.
 
 pub mod catalog;
 pub mod handshake;
@@ -33,7 +37,7 @@ pub mod tls;
 pub mod wire;
 
 pub use catalog::{Catalog, ExportInfo};
-pub use handshake::{Handshake, Negotiated, Tls};
+pub use handshake::{Handshake, HandshakeState, Negotiated, Tls};
 pub use reply::Extent;
-pub use session::{Command, Request, Session};
+pub use session::{Command, Request, Session, SessionState};
 pub use wire::Errno;

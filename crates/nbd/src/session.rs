@@ -10,6 +10,8 @@
 //! A refused request is answered like any other, after its data was skipped. If the start of the next request cannot be
 //! determined (wrong magic, data beyond [`MAX_PAYLOAD`]), the connection is to be closed.
 
+mod handover;
+
 use zerocopy::FromBytes;
 
 use crate::catalog::MAX_CONTEXTS;
@@ -17,6 +19,8 @@ use crate::handshake::{Mode, Negotiated};
 use crate::wire::{
     CompactRequest, EXTENDED_REQUEST_MAGIC, Errno, ExtendedRequest, MAX_PAYLOAD, REQUEST_MAGIC, cflag, cmd,
 };
+
+pub use handover::{SessionState, Skip};
 
 /// Size of the ID of a metadata context in the payload of BLOCK_STATUS, and of the length field before the IDs.
 const CONTEXT_BYTES: u64 = 4;
@@ -160,6 +164,12 @@ impl Session {
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.min_block
+    }
+
+    /// Returns true if requests that transfer or change data must be aligned to blocks.
+    #[must_use]
+    pub fn keeps_to_blocks(&self) -> bool {
+        self.keeps_to_blocks
     }
 
     /// Returns the number of payload bytes of the last write that have not been received yet.

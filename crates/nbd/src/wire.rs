@@ -134,6 +134,14 @@ pub enum Errno {
 }
 
 impl Errno {
+    /// Returns the error with this number in the protocol, if there is one.
+    #[must_use]
+    pub fn of_number(number: u32) -> Option<Errno> {
+        use Errno::{Inval, Io, NoMem, NoSpc, NotSup, Overflow, Perm, Shutdown};
+        let all = [Perm, Io, NoMem, Inval, NoSpc, Overflow, NotSup, Shutdown];
+        all.into_iter().find(|errno| *errno as u32 == number)
+    }
+
     /// Maps an errno of the system to an error of the protocol.
     #[must_use]
     pub fn of_system(errno: i32) -> Errno {

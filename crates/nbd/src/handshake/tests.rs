@@ -2,7 +2,7 @@
 
 use super::*;
 
-struct Two;
+pub(super) struct Two;
 
 fn info(id: u32, name: &str) -> ExportInfo {
     ExportInfo {
@@ -75,7 +75,7 @@ impl Catalog for Ending {
 }
 
 /// Encodes an option.
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
+pub(super) fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
@@ -86,7 +86,7 @@ fn reply(number: u32, kind: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a handshake after the client's flags.
-fn begun(flags: u32) -> Handshake {
+pub(super) fn begun(flags: u32) -> Handshake {
     begun_with(Tls::Off, flags)
 }
 
@@ -115,14 +115,14 @@ fn only_kind(out: &[u8]) -> u32 {
     u32::from_be_bytes([out[12], out[13], out[14], out[15]])
 }
 
-fn go(name: &str, kinds: &[u16]) -> Vec<u8> {
+pub(super) fn go(name: &str, kinds: &[u16]) -> Vec<u8> {
     let mut data = [&(name.len() as u32).to_be_bytes(), name.as_bytes()].concat();
     data.extend_from_slice(&(kinds.len() as u16).to_be_bytes());
     kinds.iter().for_each(|kind| data.extend_from_slice(&kind.to_be_bytes()));
     data
 }
 
-fn queries(export: &str, queries: &[&str]) -> Vec<u8> {
+pub(super) fn queries(export: &str, queries: &[&str]) -> Vec<u8> {
     let string = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
     let mut data = string(export);
     data.extend_from_slice(&(queries.len() as u32).to_be_bytes());
