@@ -308,7 +308,7 @@ fn range_of_data(sector: u64, data: &[Span], len: u64, config: &Config) -> Resul
     if data.len() > MAX_DATA_SPANS {
         return Err(Code::IoError);
     }
-    debug_assert_eq!(len, data.iter().map(|span| span.len() as u64).sum(), "B2");
+    debug_assert_eq!(len, data.iter().map(|span| span.len() as u64).sum::<u64>(), "B2");
     range(sector, len, config)
 }
 

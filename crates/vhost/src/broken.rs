@@ -1,7 +1,7 @@
-//! The error of everything that a front-end or a guest can do wrong.
+//! The error of everything that a front-end, a guest, or a process that hands a device over can do wrong.
 //!
-//! Owns [`Broken`]. After an error of a message the connection is to be closed; after an error of a queue the device
-//! is to be ended. Every text names the cause, for the one log line that the device leaves.
+//! Owns [`Broken`]. After an error of a message or of a state the connection is to be closed; after an error of a queue
+//! the device is to be ended. Every text names the cause, for the one log line that the device leaves.
 
 use rustix::io::Errno;
 
@@ -127,6 +127,10 @@ pub enum Broken {
     InflightSize { recorded: u16, size: u16 },
     #[error("an in-flight region names descriptor {index} of a queue of {size}")]
     InflightIndex { index: u16, size: u16 },
+
+    // The state of another process.
+    #[error("the state of the device that another process has handed over is impossible: {0}")]
+    State(&'static str),
 
     // Block requests.
     #[error("the request of descriptor {head} has no complete header")]

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use serde::{Deserialize, Serialize};
 use sheave_base::sync::atomic::Ordering;
 
 use crate::Broken;
@@ -50,7 +51,7 @@ mod entry {
 }
 
 /// Shape and place of a region, as the messages carry them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     pub len: u64,
     pub offset: u64,

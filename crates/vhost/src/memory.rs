@@ -29,6 +29,7 @@ use std::sync::Arc;
 use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use serde::{Deserialize, Serialize};
 use sheave_base::sigbus;
 use sheave_base::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -45,7 +46,7 @@ const FEW_REGIONS: usize = 8;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// A region as the front-end announces it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionSpec {
     /// Physical address of the guest where the region begins.
     pub guest: u64,

@@ -6,9 +6,12 @@
 //!
 //! Invariants:
 //! - N1: a message that fails changes nothing.
-//! - N2: size, addresses and index of a queue do not change while the queue is started.
+//! - N2: size, addresses and index of a queue do not change while the queue is started. Only the index does when the
+//!   queue stops for a handover ([`Session::stopped_at`]).
 //! - N3: a message that announces or carries more than [`crate::wire::MAX_BODY`] bytes or eight descriptors is refused
 //!   before its contents are looked at.
+
+mod handover;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,6 +25,8 @@ use crate::wire::{
     TableBody, backend_req, encode, feature, flag, protocol, req, vring_fd,
 };
 use crate::{Broken, block, inflight, queue, trusted};
+
+pub use handover::{LifeState, SetupState};
 
 /// Maximum number of queues. Their numbers have 8 bits in some messages.
 pub const MAX_QUEUES: u16 = 256;
@@ -74,6 +79,26 @@ impl Offer {
             | protocol::CONFIGURE_MEM_SLOTS
             | protocol::STATUS
             | protocol::GET_VRING_BASE_INFLIGHT
+    }
+
+    /// Checks the features that a front-end acknowledges.
+    fn check_features(&self, features: u64) -> Result<(), Broken> {
+        match features & !self.features() {
+            0 => Ok(()),
+            unknown => Err(Broken::Features { unknown }),
+        }
+    }
+
+    /// Checks the features of the protocol that a front-end acknowledges.
+    fn check_protocol_features(&self, features: u64) -> Result<(), Broken> {
+        let unknown = features & !self.protocol_features();
+        if unknown != 0 {
+            return Err(Broken::ProtocolFeatures { unknown });
+        }
+        if features & protocol::GET_VRING_BASE_INFLIGHT != 0 && features & protocol::INFLIGHT_SHMFD == 0 {
+            return Err(Broken::InflightFeature);
+        }
+        Ok(())
     }
 }
 
@@ -347,10 +372,7 @@ impl Session {
     fn set_features(&mut self, message: &mut Message) -> Result<Effect, Broken> {
         message.no_fds()?;
         let features = message.number()?;
-        let unknown = features & !self.offer.features();
-        if unknown != 0 {
-            return Err(Broken::Features { unknown });
-        }
+        self.offer.check_features(features)?;
         if features != self.life.features
             && let Some(queue) = self.life.queues.iter().position(|setup| setup.started)
         {
@@ -368,13 +390,7 @@ impl Session {
     fn set_protocol_features(&mut self, message: &mut Message) -> Result<Effect, Broken> {
         message.no_fds()?;
         let features = message.number()?;
-        let unknown = features & !self.offer.protocol_features();
-        if unknown != 0 {
-            return Err(Broken::ProtocolFeatures { unknown });
-        }
-        if features & protocol::GET_VRING_BASE_INFLIGHT != 0 && features & protocol::INFLIGHT_SHMFD == 0 {
-            return Err(Broken::InflightFeature);
-        }
+        self.offer.check_protocol_features(features)?;
         self.life.protocol_features = features;
         Ok(Effect::Done(Todo::Nothing))
     }
@@ -430,9 +446,13 @@ impl Session {
     fn replace_memory(&mut self, new: GuestMemory) -> Result<Effect, Broken> {
         let stays = |old| new.regions().iter().any(|region| Arc::ptr_eq(region, old));
         let removes = !self.memory.regions().iter().all(stays);
+        self.set_memory(new);
+        Ok(Effect::Done(Todo::Memory { removes }))
+    }
+
+    fn set_memory(&mut self, new: GuestMemory) {
         self.life.regions = new.regions().iter().map(|region| (region.spec(), region.file().clone())).collect();
         self.memory = Arc::new(new);
-        Ok(Effect::Done(Todo::Memory { removes }))
     }
 
     /// Returns a queue, by a number of a front-end.

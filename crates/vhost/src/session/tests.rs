@@ -22,17 +22,17 @@ fn config() -> Config {
     }
 }
 
-fn offer() -> Offer {
+pub(super) fn offer() -> Offer {
     Offer { queues: 4, in_order: false, config: config() }
 }
 
-fn fd() -> OwnedFd {
+pub(super) fn fd() -> OwnedFd {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("an eventfd")
 }
 
 /// The front-end's end of a session.
-struct Front {
-    session: Session,
+pub(super) struct Front {
+    pub(super) session: Session,
 }
 
 impl Front {
@@ -41,7 +41,7 @@ impl Front {
     }
 
     /// A front-end that has acknowledged everything.
-    fn ready() -> Front {
+    pub(super) fn ready() -> Front {
         let mut front = Front::new();
         let (features, protocol) = (front.session.offer().features(), front.session.offer().protocol_features());
         front.number(req::SET_PROTOCOL_FEATURES, protocol).expect("offered");
@@ -49,7 +49,13 @@ impl Front {
         front
     }
 
-    fn send(&mut self, request: u32, need_reply: bool, body: &[u8], fds: Vec<OwnedFd>) -> Result<Step, Broken> {
+    pub(super) fn send(
+        &mut self,
+        request: u32,
+        need_reply: bool,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Step, Broken> {
         let flags = flag::VERSION | if need_reply { flag::NEED_REPLY } else { 0 };
         let bytes = encode(request, flags, body);
         let mut header = [0; HEADER];
@@ -58,7 +64,7 @@ impl Front {
     }
 
     /// Sends a message whose answer is an acknowledgement, and returns the action.
-    fn acked(&mut self, request: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Todo, Broken> {
+    pub(super) fn acked(&mut self, request: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Todo, Broken> {
         let step = self.send(request, true, body, fds)?;
         let Answer::Reply(reply) = step.answer else { panic!("{step:?} has no acknowledgement") };
         assert_eq!(reply.bytes, encode(request, flag::VERSION | flag::REPLY, &0u64.to_ne_bytes()));
@@ -74,15 +80,15 @@ impl Front {
         step.refused.expect("a reason")
     }
 
-    fn number(&mut self, request: u32, value: u64) -> Result<Todo, Broken> {
+    pub(super) fn number(&mut self, request: u32, value: u64) -> Result<Todo, Broken> {
         Ok(self.send(request, false, &value.to_ne_bytes(), vec![])?.todo)
     }
 
-    fn state(&mut self, request: u32, index: u32, num: u32) -> Result<Todo, Broken> {
+    pub(super) fn state(&mut self, request: u32, index: u32, num: u32) -> Result<Todo, Broken> {
         Ok(self.send(request, false, StateBody { index, num }.as_bytes(), vec![])?.todo)
     }
 
-    fn descriptor(&mut self, request: u32, value: u64) -> Result<Todo, Broken> {
+    pub(super) fn descriptor(&mut self, request: u32, value: u64) -> Result<Todo, Broken> {
         Ok(self.send(request, false, &value.to_ne_bytes(), vec![fd()])?.todo)
     }
 
@@ -110,7 +116,7 @@ impl Front {
         Ok(self.send(req::SET_VRING_ADDR, false, body.as_bytes(), vec![])?.todo)
     }
 
-    fn config(&mut self, request: u32, offset: u32, size: u32, payload: &[u8]) -> Result<Step, Broken> {
+    pub(super) fn config(&mut self, request: u32, offset: u32, size: u32, payload: &[u8]) -> Result<Step, Broken> {
         let mut body = ConfigBody { offset, size, flags: 0 }.as_bytes().to_vec();
         body.extend_from_slice(payload);
         self.send(request, true, &body, vec![])
@@ -124,7 +130,7 @@ fn reply_body(request: u32, answer: Answer) -> Vec<u8> {
     body
 }
 
-fn table(regions: &[RegionSpec]) -> Vec<u8> {
+pub(super) fn table(regions: &[RegionSpec]) -> Vec<u8> {
     let mut body = TableBody { count: regions.len() as u32, padding: 0 }.as_bytes().to_vec();
     regions.iter().for_each(|spec| body.extend_from_slice(region_body(spec).as_bytes()));
     body
