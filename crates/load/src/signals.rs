@@ -125,9 +125,21 @@ pub fn hangups() -> Result<Hangups, LoadError> {
     Ok(Hangups(wait))
 }
 
+/// Returns true if a byte waits in a socket.
+fn has_byte(socket: &UnixStream) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(socket, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|many| many > 0)
+}
+
 impl Hangups {
+    /// Returns true if a SIGHUP has come that nobody has waited for.
+    pub fn has_come(&self) -> bool {
+        has_byte(&self.0)
+    }
+
     /// Waits for the next SIGHUP and returns true. Returns false if the other end of the socket `end` was closed.
-    pub fn wait(&mut self, end: &UnixStream) -> bool {
+    pub fn wait(&self, end: &UnixStream) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
         loop {
             let mut polled = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
@@ -139,7 +151,7 @@ impl Hangups {
                 return false;
             }
             let mut bytes = [0; 16];
-            return matches!(self.0.read(&mut bytes), Ok(1..));
+            return matches!((&self.0).read(&mut bytes), Ok(1..));
         }
     }
 }
@@ -164,6 +176,11 @@ impl Ender {
         let mut byte = [0];
         (&self.wait).read_exact(&mut byte)?;
         Ok(if byte[0] == OTHER { End::Other } else { End::Signal })
+    }
+
+    /// Returns true if the next wait would end at once.
+    pub fn is_told(&self) -> bool {
+        has_byte(&self.wait)
     }
 
     /// Returns a handle that can end the wait.
