@@ -175,6 +175,34 @@ impl IoCounts {
         self.errors += other.errors;
     }
 
+    /// Returns all counts that are not 0, each with its index, for another process ([`IoCounts::of_numbers`]).
+    #[doc(hidden)]
+    pub fn numbers(&self) -> Vec<(u32, u64)> {
+        let mut all = vec![self.errors];
+        for KindCounts { ios, bytes, split } in &self.kinds {
+            all.extend([*ios, *bytes, split.time_ns]);
+            all.extend(split.latency.iter().chain(&split.stage_ns).chain(split.stages.iter().flatten()));
+        }
+        (0..).zip(all).filter(|(_, number)| *number > 0).collect()
+    }
+
+    /// Returns the counts of another process. Numbers whose index means nothing here are passed over.
+    #[doc(hidden)]
+    pub fn of_numbers(numbers: &[(u32, u64)]) -> IoCounts {
+        let mut counts = IoCounts::default();
+        let mut places: Vec<&mut u64> = vec![&mut counts.errors];
+        for KindCounts { ios, bytes, split } in &mut counts.kinds {
+            places.extend([ios, bytes, &mut split.time_ns]);
+            places.extend(split.latency.iter_mut().chain(&mut split.stage_ns).chain(split.stages.iter_mut().flatten()));
+        }
+        for (at, number) in numbers {
+            if let Some(place) = places.get_mut(*at as usize) {
+                **place = *number;
+            }
+        }
+        counts
+    }
+
     /// Returns the number of I/Os that ended with an error.
     pub fn errors(&self) -> u64 {
         self.errors
@@ -237,6 +265,12 @@ impl IoGroup {
         let mut sum = members.gone.as_deref().cloned().unwrap_or_default();
         members.cells.iter().for_each(|cell| cell.read(&mut sum));
         sum
+    }
+
+    /// Adds counts of another process, whose work this one continues.
+    #[doc(hidden)]
+    pub fn carry(&self, counts: &IoCounts) {
+        self.members().gone.get_or_insert_default().add(counts);
     }
 
     fn leave(&self, cell: &Arc<IoCell>) {

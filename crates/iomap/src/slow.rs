@@ -71,6 +71,13 @@ const WORDS: usize = 12;
 const ON_DEVICE: u64 = 1 << 63;
 
 impl SlowIo {
+    /// Returns the I/O as numbers, for another process ([`FlightRecorder::recall`]).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u64> {
+        self.words().to_vec()
+    }
+
     fn words(&self) -> [u64; WORDS] {
         let place = match self.place {
             Place::File(at) => at & !ON_DEVICE,
@@ -219,6 +226,16 @@ impl FlightRecorder {
     #[cold]
     pub fn keep(&self, io: &SlowIo) {
         self.kept.push(&io.words());
+    }
+
+    /// Records a slow I/O of another process that ended so long ago, on the file with this group. Numbers that are no
+    /// I/O are passed over. For the ring alone (F1).
+    #[doc(hidden)]
+    pub fn recall(&self, numbers: &[u64], age: Duration, file: u64) {
+        let Ok(words) = <[u64; WORDS]>::try_from(numbers) else { return };
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        let ended = CoarseTs(self.clock.coarse().0.saturating_sub(age));
+        self.keep(&SlowIo { file, ended, ..SlowIo::from_words(0, words) });
     }
 
     /// Returns the slow I/Os from number `from` on that are still kept.
