@@ -119,7 +119,7 @@ pub(crate) type Seen<'a, T> = dyn FnMut(&Page<T>, Result<usize, Bad>) -> Result<
 
 /// Reads index pages in one sweep and returns all pages below them. Skips a page that cannot be used if `seen` returns
 /// `Ok` for it. [`read_each`] describes `bad`.
-pub(crate) fn step_down<T: Copy>(
+pub(crate) fn step_down<T: Copy + Sync>(
     io: &dyn BlockIo,
     checkpoint: &Checkpoint,
     pages: Vec<Page<T>>,

@@ -577,6 +577,17 @@ impl Pool {
         crate::ops::trim::trim(&self.inner, progress)
     }
 
+    /// Writes a checkpoint while volumes are in use, so that a close soon after has little to write.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::sync`].
+    pub fn checkpoint(&self) -> Result<(), PoolError> {
+        self.inner.check_writable("writing a checkpoint")?;
+        let name = self.inner.device.name();
+        self.inner.checkpoint().map_err(|status| self.inner.failed("writing a checkpoint of", name, status))
+    }
+
     /// Writes a checkpoint and closes the pool, so that the next opening needs no recovery. Returns an error while
     /// volumes are in use. Dropping a pool without this has the effect of a crash, in which nothing that was flushed is
     /// lost. After an error the pool remains usable through its other clones, unless it is
