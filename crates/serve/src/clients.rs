@@ -94,6 +94,15 @@ pub(crate) struct Arrival {
     pub(crate) tally: Arc<Tally>,
 }
 
+/// A client that another process has served until now, as it is known to this one.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: u64,
+    pub(crate) peer: Peer,
+    pub(crate) who: Who,
+    pub(crate) tally: Arc<Tally>,
+}
+
 #[derive(Debug)]
 struct Row {
     /// Everything but `counts`, which are in the tally.
@@ -160,6 +169,45 @@ impl Clients {
         let mut rows = self.lock();
         rows.front_ends += 1;
         rows.add((fd, origin), 0, at, reactor, Some(queues))
+    }
+
+    /// Adds a client that another process has served until now, with its number, its counts, and `queues` as in
+    /// [`Clients::attached`]. Returns the reactor that is to serve it: for a front-end the one that is given, for an
+    /// NBD client the one with the fewest clients.
+    pub(crate) fn restored(
+        &self,
+        (id, since, counts): (u64, SystemTime, &IoCounts),
+        origin: Origin,
+        at: Vec<Address>,
+        reactor: Option<usize>,
+        queues: Option<usize>,
+    ) -> (usize, Known) {
+        let mut rows = self.lock();
+        let fewest = (0..rows.by_reactor.len()).min_by_key(|at| rows.by_reactor[*at]).unwrap_or(0);
+        let reactor = reactor.unwrap_or(fewest);
+        match queues {
+            Some(_) => rows.front_ends += 1,
+            None => rows.by_reactor.get_mut(reactor).into_iter().for_each(|has| *has += 1),
+        }
+        let who = Who { origin, certificate: Vec::new(), at };
+        let tally = Arc::new(Tally::from(queues.unwrap_or(1), counts));
+        let (peer, known, counts) = (origin.to_string(), who.clone(), IoCounts::default());
+        let client = Client { id, who: known, reactor, peer, export: None, since, counts };
+        rows.all.insert(id, Row { client, tally: tally.clone(), is_front_end: queues.is_some() });
+        rows.next = rows.next.max(id);
+        (reactor, Known { id, peer: origin.peer(), who, tally })
+    }
+
+    /// Returns the number of the last client.
+    pub(crate) fn last(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// Counts clients from the one after `last` on.
+    pub(crate) fn go_on_after(&self, last: u64) {
+        let mut rows = self.lock();
+        // Half of the numbers are left, whatever the other process says.
+        rows.next = rows.next.max(last.min(u64::MAX / 2));
     }
 
     pub(crate) fn chose(&self, id: u64, export: &str) {

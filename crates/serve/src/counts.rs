@@ -10,13 +10,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_nbd::session::Command;
 
 /// Counts of a client, or of all clients of an export since its name is served.
 ///
 /// A request counts when it is answered. A failed one counts as an error only, and its bytes do not count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct IoCounts {
     /// Number of reads.
     pub reads: u64,
@@ -74,6 +76,29 @@ pub(crate) struct Part([AtomicU64; NUMBERS]);
 impl Tally {
     pub(crate) fn new(parts: usize) -> Tally {
         Tally((0..parts).map(|_| Part::default()).collect())
+    }
+
+    /// Makes the counters of a client with so many sessions that has these counts already.
+    pub(crate) fn from(parts: usize, counts: &IoCounts) -> Tally {
+        let tally = Tally::new(parts.max(1));
+        let first = &tally.0[0];
+        let throttled = u64::try_from(counts.throttled.as_nanos()).unwrap_or(u64::MAX);
+        let numbers = [
+            (Of::Reads, counts.reads),
+            (Of::ReadBytes, counts.read_bytes),
+            (Of::Writes, counts.writes),
+            (Of::WrittenBytes, counts.written_bytes),
+            (Of::Flushes, counts.flushes),
+            (Of::Trims, counts.trims),
+            (Of::TrimmedBytes, counts.trimmed_bytes),
+            (Of::Zeroes, counts.zeroes),
+            (Of::ZeroedBytes, counts.zeroed_bytes),
+            (Of::Others, counts.others),
+            (Of::Errors, counts.errors),
+            (Of::ThrottledNs, throttled),
+        ];
+        numbers.into_iter().for_each(|(of, number)| first.add(of, number));
+        tally
     }
 
     /// Returns the part of a session.
@@ -148,7 +173,8 @@ impl IoCounts {
     /// Returns the number of successful requests.
     #[must_use]
     pub fn answered(&self) -> u64 {
-        self.reads + self.writes + self.flushes + self.trims + self.zeroes + self.others
+        let all = [self.reads, self.writes, self.flushes, self.trims, self.zeroes, self.others];
+        all.into_iter().fold(0, u64::wrapping_add)
     }
 }
 

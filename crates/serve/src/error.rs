@@ -95,6 +95,15 @@ pub enum ServeError {
         "names of clients that are allowed come from their certificates: say which authority (CA) has issued these, too"
     )]
     TlsNamesWithoutCa,
+    /// Requests have not ended in the time that a handover waits for them.
+    #[error("requests have not ended in time: {what}. Look at the devices, disconnect these clients, or try again")]
+    Busy {
+        /// The clients, and what they have under way.
+        what: String,
+    },
+    /// A descriptor cannot be duplicated for a handover.
+    #[error("descriptors cannot be handed over: {0}. Raise the limit (ulimit -n, LimitNOFILE)")]
+    Handover(#[source] io::Error),
     /// A reactor has panicked.
     #[error("a reactor has ended by a bug; its clients were dropped")]
     Panicked,

@@ -31,6 +31,7 @@ use crate::block_locks::BlockLocks;
 use crate::clients::Who;
 use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
+use crate::handover::ExportState;
 use crate::limit::{Bucket, Limit};
 use crate::serial_thread::SerialThread;
 use crate::vhost_user::{Board, VhostUser, VhostUserStatus};
@@ -498,6 +499,50 @@ impl Exports {
         Some((export, entry.bucket.clone()))
     }
 
+    /// Gives a client that another process has served until now the export of this name, whatever its rules are now: a
+    /// client keeps its export. It counts with it from now on (E1, K2).
+    pub(crate) fn keeps(&self, name: &str, tally: &Arc<Tally>) -> Option<(u32, Arc<Served>, Arc<Bucket>)> {
+        let mut entries = self.lock();
+        let entry = entries.list.iter_mut().find(|entry| entry.name == name)?;
+        let export = entry.export.clone()?;
+        entry.clients.push(tally.clone());
+        Some((entry.id, export, entry.bucket.clone()))
+    }
+
+    /// Called when a client that has chosen this export is handed over: it takes its counts along.
+    pub(crate) fn moved(&self, id: u32, tally: &Arc<Tally>) {
+        if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.id == id) {
+            entry.clients.retain(|one| !Arc::ptr_eq(one, tally));
+        }
+    }
+
+    /// Returns the counters of all exports and places, without those of clients.
+    pub(crate) fn kept_counts(&self) -> Vec<ExportState> {
+        let of = |entry: &Entry| ExportState {
+            name: entry.name.clone(),
+            counts: entry.counts,
+            refused: entry.refused,
+            io: Vec::new(),
+        };
+        self.lock().list.iter().map(of).collect()
+    }
+
+    /// Adds counters of exports that another process has served until now.
+    pub(crate) fn add_counts(&self, all: &[ExportState]) {
+        let mut entries = self.lock();
+        for state in all {
+            if let Some(entry) = entries.list.iter_mut().find(|entry| entry.name == state.name) {
+                entry.counts += state.counts;
+                entry.refused = entry.refused.saturating_add(state.refused);
+            }
+        }
+    }
+
+    /// Returns the description of an export for its clients.
+    pub(crate) fn info_of(&self, id: u32) -> Option<ExportInfo> {
+        Some(self.by_id(id)?.info(id))
+    }
+
     /// Called when a client that has chosen this export is gone.
     pub(crate) fn left(&self, id: u32, tally: &Arc<Tally>) {
         if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.id == id) {
@@ -524,7 +569,7 @@ impl Exports {
     /// Counts a client that was refused an export.
     pub(crate) fn was_refused(&self, name: &str) {
         if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.name == name) {
-            entry.refused += 1;
+            entry.refused = entry.refused.saturating_add(1);
         }
     }
 

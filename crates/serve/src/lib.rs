@@ -10,6 +10,7 @@
 //! | [`clients`] | the connected clients |
 //! | [`counts`] | counts of requests and bytes |
 //! | [`export`] | exports: files under names |
+//! | [`handover`] | the state of a server as data, for another process |
 //! | [`inherited`] | sockets inherited from systemd |
 //! | [`limit`] | rate limits of exports |
 //! | [`listen`] | addresses, and the sockets that listen on them |
@@ -42,6 +43,7 @@ pub mod clients;
 pub mod counts;
 pub mod error;
 pub mod export;
+pub mod handover;
 pub mod inherited;
 pub mod limit;
 pub mod listen;
@@ -62,6 +64,7 @@ pub use export::{
     BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, DefaultExport, Export, ExportDevice, ExportStatus, Exports,
     NoStatus, Question, SlowReading, SlowRequest,
 };
+pub use handover::Parcel;
 pub use limit::Limit;
 pub use listen::{Address, Listener, SocketAccess};
 pub use server::Server;

@@ -3,6 +3,8 @@
 //! A unix socket whose server has died is replaced; one whose server answers is not. The path is removed with the
 //! listener, unless another socket has taken its place.
 
+pub mod handover;
+
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use sheave_base::sync::Mutex;
+use sheave_base::sync::atomic::AtomicBool;
+use sheave_base::sync::{Arc, Mutex};
 
 use crate::error::ServeError;
 use crate::tls::{Expiry, Tls};
@@ -25,6 +28,8 @@ use crate::tls::{Expiry, Tls};
 /// Time that another process may keep the directory of a socket locked, and the interval between attempts.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_AGAIN: Duration = Duration::from_millis(5);
+/// Length of the queue of connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// An address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +85,14 @@ impl SocketAccess {
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
+    socket: Arc<Socket>,
+    /// TLS for clients that connect from now on.
+    tls: Mutex<Option<Tls>>,
+}
+
+/// The socket of a listener, as it can be handed over.
+#[derive(Debug)]
+struct Socket {
     fd: OwnedFd,
     /// The address with the port that was bound.
     address: Address,
@@ -87,30 +100,34 @@ pub struct Listener {
     asked_for: Address,
     /// Device and inode of a unix socket, to recognize it before its path is removed.
     inode: Option<(u64, u64)>,
-    /// TLS for clients that connect from now on.
-    tls: Mutex<Option<Tls>>,
+    /// Set when another process has the socket, and the path is to stay.
+    leaves_path: AtomicBool,
 }
 
 impl Listener {
+    fn of(fd: OwnedFd, address: Address, asked_for: Address, inode: Option<(u64, u64)>) -> Listener {
+        let leaves_path = AtomicBool::new(false);
+        let socket = Arc::new(Socket { fd, address, asked_for, inode, leaves_path });
+        handover::add(&socket);
+        Listener { socket, tls: Mutex::default() }
+    }
+
     /// Listens on the address.
     ///
     /// # Errors
     ///
     /// Fails if the address cannot be listened on.
     pub fn bind(address: &Address) -> Result<Listener, ServeError> {
+        if let Some(inherited) = handover::take(address) {
+            return Ok(inherited);
+        }
         match address {
             Address::Unix(path) => bind_unix(path, address, None),
             Address::Tcp(place) => {
                 let failed = |source: io::Error| listen_error(address, source);
                 let socket = TcpListener::bind(place).map_err(failed)?;
                 let local = socket.local_addr().map_err(failed)?;
-                Ok(Listener {
-                    fd: socket.into(),
-                    address: Address::Tcp(local.to_string()),
-                    asked_for: address.clone(),
-                    inode: None,
-                    tls: Mutex::default(),
-                })
+                Ok(Listener::of(socket.into(), Address::Tcp(local.to_string()), address.clone(), None))
             }
         }
     }
@@ -132,6 +149,9 @@ impl Listener {
     ///
     /// Fails if the address cannot be listened on.
     pub fn bind_for(address: &Address, access: &SocketAccess) -> Result<Listener, ServeError> {
+        if let Some(inherited) = handover::take(address) {
+            return Ok(inherited);
+        }
         match address {
             Address::Unix(path) => bind_unix(path, address, Some(access)),
             Address::Tcp(_) => Listener::bind(address),
@@ -144,7 +164,7 @@ impl Listener {
     ///
     /// Fails if there is no free descriptor.
     pub fn try_clone(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+        self.socket.fd.try_clone()
     }
 
     /// Sets the TLS of clients that connect from now on; with `None` they cannot use it. Connected clients are not
@@ -171,19 +191,20 @@ impl Listener {
     /// Returns the address with the port that was bound.
     #[must_use]
     pub fn address(&self) -> &Address {
-        &self.address
+        &self.socket.address
     }
 
     /// Returns the address as configured: its host may be a name, and its port 0.
     #[must_use]
     pub fn asked_for(&self) -> &Address {
-        &self.asked_for
+        &self.socket.asked_for
     }
 
     /// Returns both addresses, or one if they are equal: a rule may name either.
     pub(crate) fn names(&self) -> Vec<Address> {
-        let mut names = vec![self.asked_for.clone()];
-        names.extend((self.address != self.asked_for).then(|| self.address.clone()));
+        let Socket { asked_for, address, .. } = &*self.socket;
+        let mut names = vec![asked_for.clone()];
+        names.extend((address != asked_for).then(|| address.clone()));
         names
     }
 
@@ -192,7 +213,7 @@ impl Listener {
     pub fn uri(&self, export: &str) -> String {
         // If TLS is optional, the URI is that of a connection without TLS.
         let tls = if self.tls().is_some_and(|tls| tls.required) { "s" } else { "" };
-        match &self.address {
+        match self.address() {
             Address::Unix(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("nbd{tls}+unix:///{}?socket={}", escaped(export), escaped(&path.to_string_lossy()))
@@ -207,14 +228,17 @@ impl Listener {
 
     /// Returns the descriptor, for accepts.
     pub(crate) fn raw(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.socket.fd.as_raw_fd()
     }
 
     /// Takes the next connection, without waiting for one.
     pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         // A connection that has gone meanwhile would otherwise be waited for.
-        rustix::io::ioctl_fionbio(&self.fd, true)?;
-        rustix::net::accept_with(&self.fd, rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK)
+        rustix::io::ioctl_fionbio(&self.socket.fd, true)?;
+        rustix::net::accept_with(
+            &self.socket.fd,
+            rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK,
+        )
     }
 
     /// Makes a listener of a socket that another process, such as systemd, has bound and listens on. Its path is not
@@ -244,24 +268,25 @@ impl Listener {
                 Err(error) => return Err(failed(error.into())),
             },
         };
-        Ok(Listener { fd, asked_for: address.clone(), address, inode: None, tls: Mutex::default() })
+        Ok(Listener::of(fd, address.clone(), address, None))
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
-        matches!(self.address, Address::Tcp(_))
+        matches!(self.socket.address, Address::Tcp(_))
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.fd.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for Socket {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address
             && self.inode.is_some()
+            && !*self.leaves_path.get_mut()
             && inode(path) == self.inode
         {
             // Fails if the path was removed already.
@@ -303,8 +328,7 @@ fn bind_unix(path: &Path, address: &Address, access: Option<&SocketAccess>) -> R
         }
         bound => bound.map_err(failed)?,
     };
-    let (asked_for, address) = (address.clone(), address.clone());
-    Ok(Listener { fd, address, asked_for, inode: inode(path), tls: Mutex::default() })
+    Ok(Listener::of(fd, address.clone(), address.clone(), inode(path)))
 }
 
 /// Binds a socket whose path has the mode 0600 from the first moment on: on Linux the path gets the mode of the socket,
@@ -320,7 +344,7 @@ fn bind_as(path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
-    rustix::net::listen(&fd, 128)?;
+    rustix::net::listen(&fd, BACKLOG)?;
     Ok(fd)
 }
 
@@ -489,7 +513,7 @@ mod tests {
                 threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
             });
             assert_eq!(all.len(), 1, "round {round}");
-            assert_eq!(inode(&path), all[0].inode, "round {round}: the path is that of the one that listens");
+            assert_eq!(inode(&path), all[0].socket.inode, "round {round}: the path is that of the one that listens");
         }
     }
 

@@ -18,6 +18,7 @@ mod questions;
 mod raw;
 mod requests;
 mod session;
+pub(crate) mod suspend;
 #[cfg(test)]
 mod tests;
 mod tls_stream;
@@ -42,6 +43,7 @@ use self::questions::Moment;
 use self::raw::{Kind, of_token, token};
 use self::requests::{ENTRIES, Io, MAX_COST};
 use self::session::Session;
+use self::suspend::Suspension;
 use crate::clients::Arrival;
 use crate::error::ServeError;
 use crate::limit::TICK;
@@ -90,6 +92,8 @@ pub(crate) struct Reactor {
     /// Time of the next check whether the clients of `held_back` have hung up.
     hang_ups_at: Option<Instant>,
     lookout: Lookout,
+    /// Set while the reactor is suspended.
+    suspension: Option<Suspension>,
     /// Deadline of the shutdown; `None` before the server ends.
     ends_at: Option<Instant>,
     events: Vec<SocketEvent>,
@@ -130,6 +134,7 @@ impl Reactor {
             held_back: Vec::new(),
             hang_ups_at: None,
             lookout: Lookout::new(),
+            suspension: None,
             ends_at: None,
             events: Vec::new(),
             closing: Vec::new(),
@@ -178,6 +183,7 @@ impl Reactor {
         while self.finds_requests() {
             self.go_on();
         }
+        self.tell_when_quiet();
         // An accept that is under way may still return a client, and its socket would stay open.
         // A device of another reactor may send orders as long as it is there.
         let is_empty = self.free.len() == self.sessions.len() && !self.shared.has_devices();
@@ -232,8 +238,20 @@ impl Reactor {
             match order {
                 // The server is ending: no client gets a place any more.
                 Order::Come(arrival) if self.ends_at.is_some() => self.shared.clients.left(arrival.id),
-                Order::Serve { export } if self.ends_at.is_none() => self.serve_device(export),
+                Order::Serve { export, front } if self.ends_at.is_none() => {
+                    self.serve_device(export, front.map(|front| *front));
+                }
                 Order::Serve { .. } => {}
+                Order::Recall { slow } => {
+                    if let Some(recorder) = self.recorder() {
+                        slow.iter().for_each(|(io, age, file)| recorder.recall(io, *age, *file));
+                    }
+                }
+                Order::GoOn(coming) => self.go_on_with_client(*coming),
+                Order::Suspend { done, cut_at } => self.suspend(done, cut_at),
+                // Fails if the receiver gave up waiting.
+                Order::Resume { busy } => _ = busy.try_send(self.resume()),
+                Order::TakeOut { moved } => _ = moved.try_send(self.take_out()),
                 Order::Resized { export } => self.resized(export),
                 Order::BeginQueue(begin) => self.begin_queue(*begin),
                 Order::Queue { session, order } => self.order_queue(session, order),
@@ -414,7 +432,7 @@ impl Reactor {
     fn accept_more(&mut self) {
         let is_full = self.live >= self.most;
         self.watch_the_door(is_full);
-        if self.ends_at.is_some() || self.accept_after.is_some() {
+        if self.ends_at.is_some() || self.accept_after.is_some() || self.suspension.is_some() {
             return;
         }
         self.seat_arrivals();
@@ -499,7 +517,8 @@ impl Reactor {
             self.trim_at = None;
         }
         let looks = [self.look_at, self.hang_ups_at, self.stalls_at, self.door.look_at];
-        let all = looks.into_iter().chain([self.trim_at, self.ends_at, self.accept_after]);
+        let cut_at = self.suspension.as_ref().and_then(Suspension::cut_at);
+        let all = looks.into_iter().chain([self.trim_at, self.ends_at, self.accept_after, cut_at]);
         let first = all.flatten().min().map(|first| first.saturating_duration_since(now));
         let held_back = self.held_back.iter().map(|(until, _)| until.saturating_duration_since(now).max(TICK)).min();
         let question = self.io.questions.due_in(|| now);
@@ -528,6 +547,7 @@ impl Reactor {
         if self.shared.is_ending() && self.ends_at.is_none() {
             self.begin_end(now);
         }
+        self.cut_off_replies(now);
         if self.accept_after.is_some_and(|at| at <= now) {
             self.accept_after = None;
         }

@@ -1,5 +1,8 @@
 //! A server: its reactors, its start and its end.
 
+mod carried;
+mod handover;
+
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -15,6 +18,7 @@ use crate::allow::Allow;
 use crate::clients::Client;
 use crate::error::ServeError;
 use crate::export::{DefaultExport, Export, ExportDevice, ExportStatus, Exports, SlowReading, SlowRequest};
+use crate::handover::Parcel;
 use crate::limit::Limit;
 use crate::listen::Listener;
 use crate::reactor::Reactor;
@@ -49,6 +53,37 @@ impl Server {
         options: ServerOptions,
         notices: Notices,
     ) -> Result<Server, ServeError> {
+        Server::start_with(exports, listeners, options, notices, Parcel::default())
+    }
+
+    /// Starts the reactors, which go on with the clients of another process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_with(
+        exports: Exports,
+        listeners: Vec<Listener>,
+        options: ServerOptions,
+        notices: Notices,
+        parcel: Parcel,
+    ) -> Result<Server, ServeError> {
+        let server = Server::start_suspended(exports, listeners, options, notices)?;
+        server.go_on_with(parcel);
+        Ok(server)
+    }
+
+    /// Starts the reactors. They serve nobody until [`Server::go_on_with`] is called.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_suspended(
+        exports: Exports,
+        listeners: Vec<Listener>,
+        options: ServerOptions,
+        notices: Notices,
+    ) -> Result<Server, ServeError> {
         let io_wq = IoWq::builder().build().map_err(ServeError::Ring)?;
         let reactors = options.reactors.max(1);
         let shared = Shared::new(exports, listeners, options, notices);
@@ -59,7 +94,8 @@ impl Server {
             let notices = shared.clone();
             let (tell, told) = mpsc::sync_channel(1);
             let run = move || match Reactor::new(number, shared, &io_wq) {
-                Ok(reactor) => {
+                Ok(mut reactor) => {
+                    reactor.begin_suspended();
                     // The thread that called `start` waits for this, so sending cannot fail.
                     let _ = tell.send(Ok((reactor.handle(), reactor.recorder(), reactor.queue())));
                     let served = reactor.run();
@@ -92,7 +128,6 @@ impl Server {
             server.recorders.extend(recorder);
             server.queues.extend(queue);
         }
-        server.shared.exports.with_devices().into_iter().for_each(|export| server.serve_device(Some(export)));
         Ok(server)
     }
 
@@ -224,7 +259,7 @@ impl Server {
     /// Lets a reactor serve the vhost-user device of an export, if it has one.
     fn serve_device(&self, export: Option<u32>) {
         if let Some(export) = export {
-            self.shared.order(self.shared.reactor_for(export, 0), Order::Serve { export });
+            self.shared.order(self.shared.reactor_for(export, 0), Order::Serve { export, front: None });
         }
     }
 

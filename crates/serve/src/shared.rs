@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheave_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sheave_base::sync::{Arc, Mutex};
@@ -18,8 +18,10 @@ use sheave_uring::RingHandle;
 use crate::block_locks::Ask;
 use crate::clients::{Arrival, Client, Clients};
 use crate::export::{Exports, NoStatus};
+use crate::handover::Moved;
 use crate::listen::Listener;
-use crate::reactor::vhost::{Begin, QueueOrder, Told};
+use crate::reactor::suspend::Coming;
+use crate::reactor::vhost::{Begin, QueueOrder, Restored, Told};
 
 /// An event that an operator would act on, or look for later. `Display` gives its words.
 #[derive(Clone, Copy, Debug)]
@@ -108,8 +110,19 @@ impl Default for ServerOptions {
 
 /// An order to a reactor from another thread.
 pub(crate) enum Order {
-    /// Serve the vhost-user device of this export.
-    Serve { export: u32 },
+    /// Serve the vhost-user device of this export, with the front-end that another process has served until now.
+    Serve { export: u32, front: Option<Box<Restored>> },
+    /// Serve this client, which another process has served until now.
+    GoOn(Box<Coming>),
+    /// Record these slow I/Os of another process: each with its age and the group of its file.
+    Recall { slow: Vec<(Vec<u64>, Duration, u64)> },
+    /// Begin no more requests, and report on `done` that none is under way. From `cut_at` on, clients that do not take
+    /// their replies keep them.
+    Suspend { done: SyncSender<()>, cut_at: Instant },
+    /// Go on as before, and report on `busy` what was under way.
+    Resume { busy: SyncSender<Vec<String>> },
+    /// Send all clients to `moved`, and serve none any more.
+    TakeOut { moved: SyncSender<Vec<Moved>> },
     /// The size of this export has changed.
     Resized { export: u32 },
     /// Serve this queue of a vhost-user device.

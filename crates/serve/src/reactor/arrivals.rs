@@ -19,6 +19,12 @@ impl Reactor {
     pub(super) fn take_in(&mut self, fd: OwnedFd, listener: usize) -> Option<usize> {
         let at = self.shared.listeners[listener].names();
         match self.shared.clients.came(self.number, fd, listener, at) {
+            // An accept that was under way when the reactor was suspended: the handshake begins when it resumes, or in
+            // the other process.
+            (reactor, arrival) if reactor == self.number && self.suspension.is_some() => {
+                self.arriving.push_back(arrival);
+                None
+            }
             (reactor, arrival) if reactor == self.number => Some(self.seat(arrival)),
             (reactor, arrival) => {
                 self.shared.order(reactor, Order::Come(arrival));

@@ -9,6 +9,7 @@
 
 mod begin;
 mod block_status;
+mod handover;
 mod large_reads;
 mod negotiation;
 mod pieces;
@@ -28,6 +29,7 @@ use sheave_nbd::session::{Request, Session, Step};
 use sheave_nbd::wire::Errno;
 use sheave_uring::Fd;
 
+use self::handover::Suspended;
 use self::large_reads::LargeReads;
 use self::pieces::Pieces;
 use self::progress::{Progress, SENT_NOTHING};
@@ -142,6 +144,9 @@ pub(super) struct Conn {
     tls: Option<Box<TlsStream>>,
     until: Instant,
     ending: Ending,
+    suspended: Suspended,
+    /// Number of sends at the last look of [`Conn::cut`], while the connection ends.
+    seen_sends: Option<u32>,
     receiving: Receiving,
     /// Slot of the write whose payload is being received.
     gathering: Option<u32>,
@@ -188,6 +193,8 @@ impl Conn {
             tls: None,
             until,
             ending: Ending::No,
+            suspended: Suspended::No,
+            seen_sends: None,
             receiving: Receiving::Nothing,
             gathering: None,
             under_way: 0,
@@ -308,8 +315,10 @@ impl Conn {
             Receiving::Payload { len } => self.received_payload(io, len, event.res),
             _ => {
                 let whole = raw::with_received(io, |io| &mut io.ring, event, |io, data| self.look(io, data));
-                // ENOBUFS: all receive buffers are in use. `go_on` starts the receive again.
-                if whole.is_none() && event.res != -ENOBUFS {
+                // ENOBUFS: all receive buffers are in use. ECANCELED: the connection is suspended, or was a moment ago.
+                // `go_on` starts the receive again.
+                let canceled = self.ending == Ending::No && event.res == -ECANCELED;
+                if whole.is_none() && event.res != -ENOBUFS && !canceled {
                     self.gone(io);
                 }
             }
@@ -320,8 +329,12 @@ impl Conn {
     fn received_payload(&mut self, io: &mut Io, len: u64, res: i32) {
         let got = u64::try_from(res).unwrap_or(0);
         let was_asked = self.progress.in_answered();
-        if got == 0 && was_asked && res == -ECANCELED && self.ending == Ending::No {
-            return self.drop_client(SENT_NOTHING);
+        if got == 0 && res == -ECANCELED && self.ending == Ending::No {
+            if was_asked && !self.is_suspended() {
+                self.drop_client(SENT_NOTHING);
+            }
+            // Otherwise the connection is suspended, or was a moment ago. `go_on` starts the receive again.
+            return;
         }
         if got == 0 || self.ending == Ending::Now {
             return self.gone(io);
@@ -400,7 +413,7 @@ impl Conn {
     /// complete.
     fn takes_bytes(&self, io: &Io) -> bool {
         let answers = self.question.is_some() || self.pieces.is_some();
-        let ready = self.ending == Ending::No && self.life.deferred.is_none() && !answers;
+        let ready = self.ending == Ending::No && !self.is_suspended() && self.life.deferred.is_none() && !answers;
         ready && !self.yields(io) && (self.gathering.is_some() || !self.is_full(io))
     }
 
@@ -468,7 +481,9 @@ impl Conn {
     pub(super) fn go_on(&mut self, io: &mut Io, shared: &Shared) {
         // Before the handshake: the certificate may be what permits the client to open an export.
         self.tell_of_tls(shared);
-        if self.ending == Ending::No {
+        if self.is_suspended() {
+            self.end_waits(io);
+        } else if self.ending == Ending::No {
             self.handshake(io, shared);
             if !self.is_full(io)
                 && self.charge.held_back_until().is_none()

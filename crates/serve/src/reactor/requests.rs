@@ -383,6 +383,13 @@ impl Io {
         Some((op.payload.as_mut()?, &mut op.done, &mut self.ring))
     }
 
+    /// Returns the write that is being received, and as much of its payload as has come.
+    pub(super) fn received_so_far(&mut self, slot: u32) -> Option<(Request, Vec<u8>)> {
+        let op = self.ops.get_mut(slot)?;
+        let payload = op.payload.as_ref()?;
+        Some((op.request, payload.bytes(payload.start(), op.done as usize).to_vec()))
+    }
+
     /// Begins a write whose payload is complete.
     pub(super) fn gathered(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
         if let Some(op) = self.ops.get_mut(slot) {

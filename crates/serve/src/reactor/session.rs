@@ -183,6 +183,43 @@ impl Session {
         }
     }
 
+    /// Begins no more requests, so that another process can go on with the session.
+    pub(super) fn suspend(&mut self) {
+        match self {
+            Session::Nbd(conn) => conn.suspend(),
+            Session::Device(device) => device.suspend(),
+            // Its device ends it.
+            Session::Queue(_) => {}
+        }
+    }
+
+    /// Goes on as before.
+    pub(super) fn resume(&mut self, io: &Io, shared: &Shared) {
+        match self {
+            Session::Nbd(conn) => conn.resume(),
+            Session::Device(device) => device.resume(io, shared),
+            Session::Queue(_) => {}
+        }
+    }
+
+    /// Returns true if the session is suspended and nothing of it is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        match self {
+            Session::Nbd(conn) => conn.is_quiet(),
+            Session::Device(device) => device.is_quiet(),
+            Session::Queue(_) => false,
+        }
+    }
+
+    /// Names what keeps the session from being quiet. Its device speaks for a queue.
+    pub(super) fn what_is_under_way(&self) -> Option<String> {
+        match self {
+            Session::Nbd(conn) => Some(conn.what_is_under_way()),
+            Session::Device(device) => Some(device.what_is_under_way()),
+            Session::Queue(_) => None,
+        }
+    }
+
     /// Returns true if the session ends now and nothing of it is under way: the reactor may drop it.
     pub(super) fn is_gone(&self) -> bool {
         match self {

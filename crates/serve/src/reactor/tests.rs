@@ -2,6 +2,7 @@
 //! waits for, and events between the parts of a turn.
 
 mod records;
+mod suspend;
 
 use std::os::unix::net::UnixStream;
 

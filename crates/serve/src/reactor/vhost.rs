@@ -13,6 +13,7 @@
 //! - G3. Whatever a front-end or a guest does wrong ends its device with one notice, and nothing else.
 
 mod device;
+mod handover;
 mod queue;
 mod socket;
 
@@ -24,6 +25,7 @@ use sheave_vhost::block::{Config, Limits};
 use sheave_vhost::{GuestMemory, block};
 
 pub(super) use self::device::Device;
+pub(crate) use self::handover::Restored;
 use self::queue::Kicks;
 pub(super) use self::queue::Queue;
 use super::Reactor;
@@ -153,12 +155,15 @@ fn serial_of(export: &Export) -> Vec<u8> {
 }
 
 impl Reactor {
-    /// Serves the vhost-user device of an export.
-    pub(super) fn serve_device(&mut self, export_id: u32) {
+    /// Serves the vhost-user device of an export, with the front-end that another process has served until now.
+    pub(super) fn serve_device(&mut self, export_id: u32, restored: Option<Restored>) {
         let Some(export) = self.shared.exports.by_id(export_id) else { return };
         let number = self.free_number();
         self.shared.device_came();
-        self.sessions[number] = Some(Session::Device(Box::new(Device::new(number, export_id, export, &self.shared))));
+        let mut device = Box::new(Device::new(number, export_id, export, &self.shared));
+        device.suspended = self.suspension.is_some();
+        restored.into_iter().for_each(|restored| device.restore(&mut self.io, &self.shared, restored));
+        self.sessions[number] = Some(Session::Device(device));
         self.touched.push(number);
     }
 

@@ -1,6 +1,9 @@
 //! A server, and clients that write the bytes of the protocol themselves.
 #![allow(dead_code)] // Each program of tests uses a part.
 
+pub mod handover;
+pub mod talker;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -208,4 +211,18 @@ impl Rig {
             client.read_exact(&mut vec![0; len as usize]).expect("data");
         }
     }
+}
+
+/// Sets its flag when it is dropped, also by a panic: threads that run until then end.
+pub struct Ends<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns true if something has arrived.
+pub fn has_bytes(stream: &UnixStream) -> bool {
+    rustix::io::ioctl_fionread(stream).expect("a socket") > 0
 }

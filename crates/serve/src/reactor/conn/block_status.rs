@@ -18,10 +18,12 @@ impl Conn {
         self.under_way += 1;
     }
 
-    /// Puts the request in line, unless many replies wait to be sent: each context may add a long one.
+    /// Puts the request in line, unless many replies wait to be sent: each context may add a long one. A connection that
+    /// is suspended has to answer the request in any case.
     pub(super) fn line_up_question(&mut self, io: &mut Io) {
+        let has_room = self.small_bytes < MAX_SMALL || self.is_suspended();
         if let Some(asked) = self.question.as_mut().filter(|asked| asked.turn == Turn::Out)
-            && self.small_bytes < MAX_SMALL
+            && has_room
         {
             asked.turn = Turn::Waits;
             io.questions.wait(self.number);

@@ -30,6 +30,11 @@ impl LargeReads {
         !self.waiting.is_empty()
     }
 
+    /// Returns the reads that wait for others, of which nothing is under way.
+    pub(super) fn waiting(&self) -> &VecDeque<Request> {
+        &self.waiting
+    }
+
     /// Queues `request` if it has to wait; `held` is the memory that the client holds. Returns true if it was queued.
     pub(super) fn keep(&mut self, request: &Request, held: u64) -> bool {
         let waits = request.command == Command::Read
@@ -69,7 +74,8 @@ impl Conn {
         while let Some(&request) = self.large.next(io.shares.held(self.number))
             && let Stage::Transmission(chosen) = &self.life.stage
         {
-            if self.pieces.is_some() {
+            // Those that wait while the connection is suspended begin in the other process.
+            if self.pieces.is_some() || self.is_suspended() {
                 return;
             }
             let unaligned = chosen.unaligned(&request);

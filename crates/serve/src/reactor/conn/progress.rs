@@ -94,6 +94,8 @@ impl Conn {
         let super::Stage::Transmission(chosen) = &self.life.stage else { return None };
         let counts = self.tally.read();
         let is_quiet = self.under_way == u32::from(self.waits_between_pieces()) && self.ending == super::Ending::No;
-        is_quiet.then(|| (counts.answered() + counts.errors, chosen.session.payload_left(), self.progress.sends))
+        is_quiet.then(|| {
+            (counts.answered().wrapping_add(counts.errors), chosen.session.payload_left(), self.progress.sends)
+        })
     }
 }

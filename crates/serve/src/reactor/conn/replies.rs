@@ -102,7 +102,7 @@ impl Conn {
     }
 
     pub(super) fn send(&mut self, io: &mut Io) {
-        if self.sending.is_some() || self.ending == Ending::Now {
+        if self.sending.is_some() || self.ending == Ending::Now || self.is_cut() {
             return;
         }
         if self.tls.is_some() {
@@ -151,6 +151,11 @@ impl Conn {
         self.prompt = turn.wrapping_add(1) == io.turn;
         let sent = usize::try_from(res).unwrap_or(0);
         let was_asked = self.progress.out_answered();
+        if sent < bytes && self.is_cut_short(sent, res, was_asked) {
+            // The rest is sent when the connection resumes, or by the other process.
+            batch.sent(sent, |payload| io.give_back(self.number, payload));
+            return self.out.push_front(batch);
+        }
         if sent > 0 && sent < bytes && self.ending != Ending::Now {
             // A send that came short was either canceled by `ask_the_kernel`, or the connection has ended. The next
             // send tells which.

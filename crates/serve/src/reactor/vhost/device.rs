@@ -33,26 +33,28 @@ const REFUSALS: Duration = Duration::from_secs(1);
 /// A device, with or without a front-end.
 #[derive(Debug)]
 pub(in crate::reactor) struct Device {
-    number: usize,
-    export_id: u32,
-    export: Arc<Served>,
-    queues: u16,
-    listening: Watch,
+    pub(super) number: usize,
+    pub(super) export_id: u32,
+    pub(super) export: Arc<Served>,
+    pub(super) queues: u16,
+    pub(super) listening: Watch,
     /// True if the listening socket may have a connection.
-    calls: bool,
-    front: Option<Box<Front>>,
+    pub(super) calls: bool,
+    pub(super) front: Option<Box<Front>>,
     /// A front-end that waits for the end of the first one.
-    next: Option<OwnedFd>,
+    pub(super) next: Option<OwnedFd>,
     /// When the last notice about a refused front-end was given.
     refused_at: Option<Instant>,
     /// True if the device takes no front-end any more.
-    ends: bool,
+    pub(super) ends: bool,
+    /// True while the device is to be taken out, for another process.
+    pub(super) suspended: bool,
     had_its_turn: Option<u32>,
 }
 
 /// The state of a queue, as its device knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Nowhere,
     /// The order to begin was sent to this reactor.
     Begins(usize),
@@ -66,46 +68,46 @@ enum Place {
 
 /// The front-end of a device.
 #[derive(Debug)]
-struct Front {
-    socket: OwnedFd,
-    watch: Watch,
-    client: u64,
+pub(super) struct Front {
+    pub(super) socket: OwnedFd,
+    pub(super) watch: Watch,
+    pub(super) client: u64,
     peer: Peer,
-    tally: Arc<Tally>,
+    pub(super) tally: Arc<Tally>,
     bucket: Arc<Bucket>,
-    session: Protocol,
-    inbox: Inbox,
+    pub(super) session: Protocol,
+    pub(super) inbox: Inbox,
     /// True if the socket may have bytes.
     readable: bool,
     /// Deadline for its first message, until that has come.
-    silent_until: Option<Instant>,
-    queues: Vec<Place>,
+    pub(super) silent_until: Option<Instant>,
+    pub(super) queues: Vec<Place>,
     /// The answer that is sent when no order is under way (G2).
-    due: Option<Due>,
+    pub(super) due: Option<Due>,
     /// Number of orders that queues have not carried out.
-    orders: u32,
+    pub(super) orders: u32,
     /// Index at which the last queue has ended.
     last_avail: Option<u16>,
     /// True if a flush is to follow the orders.
-    flushes: bool,
-    flushing: bool,
-    resized: Option<Resize>,
+    pub(super) flushes: bool,
+    pub(super) flushing: bool,
+    pub(super) resized: Option<Resize>,
     /// True if the front-end has gone, or is dropped.
-    leaves: bool,
+    pub(super) leaves: bool,
     complaint: Option<String>,
 }
 
 /// A change of the size that the front-end has not been told. The queues learn of it first, because the guest may use
 /// the new size at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resize {
+pub(super) enum Resize {
     Found,
     /// The queues have been told.
     ByQueues,
 }
 
 /// The negotiation, which has no `Debug`.
-struct Protocol(Session);
+pub(super) struct Protocol(pub(super) Session);
 
 impl std::fmt::Debug for Protocol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -115,10 +117,7 @@ impl std::fmt::Debug for Protocol {
 
 impl Device {
     pub(super) fn new(number: usize, export_id: u32, export: Arc<Served>, shared: &Shared) -> Device {
-        let reactors = shared.options.reactors.clamp(1, MAX_QUEUES.into()) as u16;
-        let offered = export.vhost_user.as_ref().and_then(|vhost_user| vhost_user.queues);
-        let queues = offered.unwrap_or(reactors).clamp(1, MAX_QUEUES);
-        export.board().offers(queues);
+        let queues = offered(&export, shared);
         Device {
             number,
             export_id,
@@ -130,6 +129,7 @@ impl Device {
             next: None,
             refused_at: None,
             ends: false,
+            suspended: false,
             had_its_turn: None,
         }
     }
@@ -171,8 +171,9 @@ impl Device {
 
     /// Returns true if the device has work left and has used up its part of this turn.
     pub(in crate::reactor) fn yields(&self, io: &Io) -> bool {
-        let unsent = self.ends && self.listening == Watch::Armed
-            || self.front.as_ref().is_some_and(|front| front.leaves && front.watch == Watch::Armed);
+        let ends = |front: &Front| front.leaves || self.suspended && front.orders == 0;
+        let unsent = (self.ends || self.suspended) && self.listening == Watch::Armed
+            || self.front.as_ref().is_some_and(|front| ends(front) && front.watch == Watch::Armed);
         unsent || self.had_its_turn == Some(io.turn)
     }
 
@@ -218,7 +219,17 @@ impl Device {
             (Told::Done, _) => {}
             (Told::Ended { last_avail }, _) => {
                 *place = Place::Nowhere;
-                front.last_avail = Some(last_avail);
+                if matches!(front.due, Some(Due::Base { queue: asked }) if asked == queue) {
+                    front.last_avail = Some(last_avail);
+                } else {
+                    // Does nothing for a queue that was reset.
+                    front.session.0.stopped_at(queue, last_avail);
+                    // The device was suspended, and has resumed before the queue had ended.
+                    if !self.suspended && !front.leaves {
+                        let (at, shared) = (DeviceAt { reactor: io.number, session: self.number }, io.shared.clone());
+                        front.begin_if_started(io, &shared, &self.export, (at, self.export_id), queue);
+                    }
+                }
             }
             (Told::Broken(why), _) => front.drop_it(&why),
             (Told::Begun { .. }, _) => debug_assert!(false, "G1: a queue begins once"),
@@ -237,8 +248,9 @@ impl Device {
     pub(in crate::reactor) fn go_on(&mut self, io: &mut Io, shared: &Shared) {
         self.listen(io, shared);
         let begun = (DeviceAt { reactor: io.number, session: self.number }, self.export_id);
+        let suspended = self.suspended;
         if let Some(front) = &mut self.front
-            && front.go_on(io, shared, &self.export, begun)
+            && front.go_on(io, shared, &self.export, begun, suspended)
         {
             self.had_its_turn = Some(io.turn);
         }
@@ -256,6 +268,9 @@ impl Device {
     }
 
     fn listen(&mut self, io: &mut Io, shared: &Shared) {
+        if self.listens_no_more(io) {
+            return;
+        }
         let Some(vhost_user) = &self.export.vhost_user else { return };
         if self.ends {
             return self.listening.end(io, Kind::Watch, self.number);
@@ -305,6 +320,8 @@ impl Device {
 
     fn attach(&mut self, io: &mut Io, shared: &Shared, socket: OwnedFd) {
         let Some(vhost_user) = &self.export.vhost_user else { return };
+        // The last front-end may have come from another process, with another number of queues.
+        self.queues = offered(&self.export, shared);
         let at = vhost_user.listener.names();
         let Arrival { fd: socket, id, peer, who, tally, .. } =
             shared.clients.attached(io.number, socket, at, self.queues.into());
@@ -326,18 +343,40 @@ impl Device {
         shared.clients.chose(id, &self.export.name);
         self.export.board().attached(id);
         let offer = Offer { queues: self.queues, in_order: vhost_user.in_order, config: config_of(&self.export) };
-        self.front = Some(Box::new(Front {
+        let front = Front::new((socket, id, peer, tally, bucket), self.queues, Session::new(offer), shared);
+        self.front = Some(Box::new(front));
+    }
+}
+
+/// Returns the number of queues that the device of an export offers to a front-end that attaches it now.
+fn offered(export: &Served, shared: &Shared) -> u16 {
+    let reactors = shared.options.reactors.clamp(1, MAX_QUEUES.into()) as u16;
+    let asked = export.vhost_user.as_ref().and_then(|vhost_user| vhost_user.queues);
+    let queues = asked.unwrap_or(reactors).clamp(1, MAX_QUEUES);
+    export.board().offers(queues);
+    queues
+}
+
+impl Front {
+    /// Makes the front-end of a device with so many queues. Its socket is watched.
+    pub(super) fn new(
+        (socket, client, peer, tally, bucket): (OwnedFd, u64, Peer, Arc<Tally>, Arc<Bucket>),
+        queues: u16,
+        session: Session,
+        shared: &Shared,
+    ) -> Front {
+        Front {
             socket,
             watch: Watch::Armed,
-            client: id,
+            client,
             peer,
             tally,
             bucket,
-            session: Protocol(Session::new(offer)),
+            session: Protocol(session),
             inbox: Inbox::default(),
             readable: true,
             silent_until: Some(Instant::now() + shared.options.handshake),
-            queues: vec![Place::Nowhere; self.queues.into()],
+            queues: vec![Place::Nowhere; queues.into()],
             due: None,
             orders: 0,
             last_avail: None,
@@ -346,11 +385,9 @@ impl Device {
             resized: None,
             leaves: false,
             complaint: None,
-        }));
+        }
     }
-}
 
-impl Front {
     fn drop_it(&mut self, why: &str) {
         if !self.leaves {
             self.complaint = Some(why.into());
@@ -371,7 +408,14 @@ impl Front {
     }
 
     /// Reads messages and answers them. Returns true if there may be more, for the next turn.
-    fn go_on(&mut self, io: &mut Io, shared: &Shared, export: &Arc<Served>, at: (DeviceAt, u32)) -> bool {
+    fn go_on(
+        &mut self,
+        io: &mut Io,
+        shared: &Shared,
+        export: &Arc<Served>,
+        at: (DeviceAt, u32),
+        suspended: bool,
+    ) -> bool {
         for _ in 0..BATCH {
             if self.leaves {
                 self.end_queues(io);
@@ -385,6 +429,10 @@ impl Front {
             if let Some(due) = self.due.take() {
                 self.answer(due);
                 continue;
+            }
+            if suspended {
+                self.settle(io, at.0.session);
+                return false;
             }
             if let Some(resize) = self.resized.take() {
                 self.resize(io, export, resize);
@@ -514,12 +562,12 @@ impl Front {
         }
     }
 
-    fn end_queues(&mut self, io: &Io) {
+    pub(super) fn end_queues(&mut self, io: &Io) {
         (0..self.queues.len()).for_each(|queue| self.end_queue(io, queue));
     }
 
     /// Begins to serve a queue, on the reactors in turn.
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         io: &Io,
         shared: &Shared,

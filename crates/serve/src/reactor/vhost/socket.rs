@@ -48,6 +48,25 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// Returns the bytes of the message that is arriving, and its descriptors.
+    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
+        (self.bytes, self.fds)
+    }
+
+    /// Goes on with bytes and descriptors of a message that has arrived in part. Fails, with the reason, if these
+    /// cannot be the beginning of a message.
+    pub(super) fn from_parts(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Inbox, String> {
+        let mut inbox = Inbox { bytes, header: None, fds };
+        if let Some(header) = inbox.bytes.first_chunk::<HEADER>() {
+            inbox.header = Some(Session::header(*header).map_err(|broken| broken.to_string())?);
+        }
+        let whole = HEADER + inbox.header.as_ref().map_or(0, |header| header.len);
+        match inbox.bytes.len() > whole || inbox.fds.len() > MAX_FDS {
+            true => Err("more bytes or descriptors came than its message has".into()),
+            false => Ok(inbox),
+        }
+    }
+
     /// Reads as much of the next message as has arrived. Never reads beyond its end, because descriptors belong to the
     /// message whose bytes they come with.
     pub(super) fn read(&mut self, socket: BorrowedFd<'_>) -> Read {
