@@ -15,6 +15,7 @@ mod switch;
 mod tests;
 mod top;
 pub mod trace;
+pub mod upgrade;
 pub mod value;
 mod vol;
 pub mod volume;
@@ -75,6 +76,8 @@ pub enum Command {
     Volume(volume::VolumeArgs),
     /// Serve a volume, snapshot or device over NBD, to QEMU, nbdcopy, the kernel and others.
     Serve(serve::ServeArgs),
+    /// Take over from a running server: its clients notice a short pause.
+    Upgrade(upgrade::UpgradeArgs),
     /// List, add and remove what a running server serves.
     #[command(alias = "exports")]
     Export(control::ExportArgs),

@@ -10,6 +10,7 @@
 //! | [`slow`] | `sheave slow` |
 //! | [`status`] | `sheave status` |
 //! | [`trace`] | `sheave trace` |
+//! | [`upgrade`] | `sheave upgrade` |
 
 pub mod commands;
 pub mod device;
@@ -19,3 +20,4 @@ pub mod remote;
 pub mod slow;
 pub mod status;
 pub mod trace;
+pub mod upgrade;

@@ -85,6 +85,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Man(args) => man::pages(&args.dir),
         Command::Pool(args) => pool::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Upgrade(args) => control::upgrade::run(&args),
         Command::Slow(args) => control::slow::run(&args),
         Command::Status(args) => control::status::run(&args),
         Command::Trace(args) => control::trace::run(&args),

@@ -19,7 +19,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     search_also(&args.search);
     let code = match (&args.config, &args.spec) {
         (Some(path), _) if args.check => return checked(args, path),
-        (Some(path), _) => run::configured(path, overrides(args))?,
+        (Some(path), _) => run::configured(path, overrides(args), args.take_over)?,
         (None, Some(spec)) => run::one(&one(args, spec)?)?,
         (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
     };

@@ -87,6 +87,14 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// Returns the arguments of the command line that mean these options.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let log = self.log.map(|log| ["--log".to_owned(), log.to_string()]);
+        let web = self.web.clone().map(|web| ["--web".to_owned(), web]);
+        let standby = self.standby.then(|| "--standby".to_owned());
+        log.into_iter().chain(web).flatten().chain(standby).collect()
+    }
+
     pub(crate) fn apply(&self, mut plan: Plan) -> Plan {
         plan.log = self.log.unwrap_or(plan.log);
         plan.web = self.web.clone().or(plan.web);

@@ -130,7 +130,10 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
 /// Returns a failure if the confinement makes a file that the spec needs inaccessible.
 pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
     let reach = REACH.get()?;
-    let is_beyond = |path: &Path| !real(path).ancestors().any(|above| reach.contains(above));
+    // A file that was open in the process before this one is not opened again.
+    let is_beyond = |path: &Path| {
+        !real(path).ancestors().any(|above| reach.contains(above)) && !sheave_drivers::host::is_inherited(path)
+    };
     let beyond = |found: &Reach| match found {
         Reach::Data(path) if is_beyond(path) => Some(path.clone()),
         _ => None,

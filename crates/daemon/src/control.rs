@@ -40,11 +40,14 @@ pub fn prepare(plan: &config::Plan) {
     }
 }
 
+/// Binds the socket. Only this user and root can connect until [`Running::start`] sets its mode.
+pub fn bind(wanted: &config::Control) -> Result<Listener, Failure> {
+    Listener::bind_private(&Address::Unix(wanted.path.clone())).map_err(failure::serve)
+}
+
 impl Running {
     /// Starts serving the socket.
-    pub fn start(daemon: &Arc<Daemon>, wanted: &config::Control) -> Result<Running, Failure> {
-        let address = Address::Unix(wanted.path.clone());
-        let listener = Listener::bind_private(&address).map_err(failure::serve)?;
+    pub fn start(daemon: &Arc<Daemon>, wanted: &config::Control, listener: Listener) -> Result<Running, Failure> {
         let failed = |error: std::io::Error| {
             Failure::run(format!("cannot serve the control socket {}: {error}", wanted.path.display()))
         };

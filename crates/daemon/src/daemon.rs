@@ -19,12 +19,14 @@ pub(crate) mod standby;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_drivers::host::Passed;
 use sheave_drivers::spec;
-use sheave_serve::{DefaultExport, Export, Exports, Limit, Listener, Notice, Origin, Server, ServerOptions};
+use sheave_serve::{
+    Address, DefaultExport, Export, Exports, Limit, Listener, Notice, Origin as From, Parcel, Server, ServerOptions,
+};
 use sheave_vol::Pool;
 use tracing::{error, info, warn};
 
@@ -39,6 +41,9 @@ use crate::look::node_of;
 use crate::place::{Access, PoolPlace};
 use crate::problems::Health;
 use crate::rights::Rights;
+use crate::upgrade::blob::Blob;
+use crate::upgrade::give::milliseconds;
+use crate::upgrade::plan::Upgrades;
 use crate::{backend, confine, descriptors, trace};
 
 /// Time to wait for a pool that another process holds, and the interval between attempts.
@@ -53,7 +58,11 @@ pub struct Daemon {
     devices: Mutex<()>,
     /// Exports that were still being opened when the server started; taken by the thread that serves them later.
     opening: Mutex<Option<Opening>>,
+    /// When it was started, or the first of the daemons that it has taken over from in turn.
     since: Instant,
+    /// Addresses of the listeners that the daemon was given, and has not bound itself.
+    passed: Vec<Address>,
+    pub(crate) upgrades: Upgrades,
     health: Mutex<Arc<Health>>,
     /// Statistics of the last hour, for the status page.
     pub(crate) history: Mutex<History>,
@@ -67,6 +76,32 @@ pub struct Daemon {
     started: Vec<(&'static str, String)>,
     /// Directory for traces, if there is one.
     pub traces: Option<PathBuf>,
+}
+
+/// The part of a daemon that outlives an upgrade that has failed.
+pub(crate) struct Origin {
+    pub(crate) since: Instant,
+    pub(crate) passed: Vec<Address>,
+    pub(crate) upgrades: Upgrades,
+}
+
+impl Origin {
+    /// The origin of a daemon that begins now.
+    pub(crate) fn new(listeners: &[Listener], upgrades: Upgrades) -> Origin {
+        let passed = listeners.iter().map(|listener| listener.asked_for().clone()).collect();
+        Origin { since: Instant::now(), passed, upgrades }
+    }
+}
+
+/// A daemon that was taken apart for an upgrade.
+pub(crate) struct Apart {
+    /// The plan by which it can be put together again, and the exports beside it.
+    pub(crate) plan: Plan,
+    pub(crate) added: Vec<ExportPlan>,
+    pub(crate) parcel: Parcel,
+    /// The state, as far as the daemon knows it.
+    pub(crate) blob: Blob,
+    pub(crate) origin: Origin,
 }
 
 /// A pool of the configuration, open or not.
@@ -156,9 +191,9 @@ fn client_notice(notice: &Notice<'_>) {
     };
     let (mut uid, mut gid, mut process, mut address) = (None, None, None, None);
     match client.who.origin {
-        Origin::Process { pid, uid: of, gid: group } => (process, uid, gid) = (pid, Some(of), Some(group)),
-        Origin::Address(from) => address = Some(from.to_string()),
-        Origin::Unknown => {}
+        From::Process { pid, uid: of, gid: group } => (process, uid, gid) = (pid, Some(of), Some(group)),
+        From::Address(from) => address = Some(from.to_string()),
+        From::Unknown => {}
     }
     let certificate = client.who.certificate.first();
     let (id, peer) = (client.id, client.peer.as_str());
@@ -337,20 +372,22 @@ impl Opened {
     /// Opens every pool and export of `plan` that can be opened (D2). Standby pools are opened later by threads of
     /// their own, since another host may have them or their storage may not respond. Devices of servers are waited for
     /// until all have opened or failed, at most for `patience`.
-    pub fn new(plan: &Plan, patience: Option<Duration>) -> Opened {
+    /// `added` are exports that are not in the configuration.
+    pub fn new(plan: &Plan, patience: Option<Duration>, added: &[ExportPlan]) -> Opened {
         let opening = Opening::begin(plan);
         let (waited, now): (Vec<_>, Vec<_>) = plan.pools.iter().cloned().partition(|plan| plan.standby);
         let waited = waited.iter().map(Held::waiting);
         let pools: BTreeMap<_, _> =
             open_all(&now).into_iter().chain(waited).map(|held| (held.plan.name.clone(), Arc::new(held))).collect();
         let (mut rows, mut exports) = (Vec::new(), Vec::new());
-        for plan in &plan.exports {
+        let configured = plan.exports.iter().map(|plan| (plan, true));
+        for (plan, configured) in configured.chain(added.iter().map(|plan| (plan, false))) {
             let opened = match opening.has(&plan.name) {
                 true => Err(late::not_yet()),
                 false => open_export(plan, None, Rights::Own, |name| pools.get(name).cloned()),
             };
             let (export, failed) = apart(opened);
-            rows.push(Row { plan: plan.clone(), configured: true, failed });
+            rows.push(Row { plan: plan.clone(), configured, failed });
             exports.push(export);
         }
         let mut opened = Opened { pools, rows, exports, opening };
@@ -372,6 +409,18 @@ impl Opened {
     pub fn failure(&self) -> Option<&Failure> {
         let pools = self.pools.values().find_map(|held| held.failed());
         pools.or_else(|| self.rows.iter().find_map(|row| row.failed.as_ref()))
+    }
+
+    /// Returns the reason why this pool is not open.
+    pub(crate) fn pool_failure(&self, name: &str) -> Option<Failure> {
+        let missing = || Failure::usage(format!("the configuration has no pool '{name}' any more"));
+        self.pools.get(name).map_or_else(|| Some(missing()), |held| held.failed().cloned())
+    }
+
+    /// Returns the reason why this export is not served. An export whose device has not answered yet will be.
+    pub(crate) fn export_failure(&self, name: &str) -> Option<Failure> {
+        let row = self.rows.iter().find(|row| row.plan.name == name)?;
+        row.failed.clone().filter(|_| !self.opening.has(name))
     }
 
     /// Logs the exports that are served later. The health reports those that failed.
@@ -400,8 +449,8 @@ impl Opened {
         close_all(self.pools)
     }
 
-    /// Starts the server.
-    pub fn serve(self, listeners: Vec<Listener>, plan: &Plan) -> Result<Daemon, Failure> {
+    /// Starts the server, which serves nobody until [`Server::go_on_with`] is called.
+    pub(crate) fn serve(self, listeners: Vec<Listener>, plan: &Plan, origin: Origin) -> Result<Daemon, Failure> {
         let mut options = ServerOptions { slow_limit: plan.slow_limit, ..ServerOptions::default() };
         if let Some(threads) = plan.threads {
             options.reactors = usize::from(threads);
@@ -413,7 +462,7 @@ impl Opened {
         let places = self.rows.iter().map(|row| row.plan.name.clone()).zip(self.exports);
         let places = places.filter(|(name, export)| export.is_some() || self.opening.has(name));
         let exports = Exports::in_places(places.collect()).with_default(plan.default_export());
-        match Server::start(exports, listeners, options, Box::new(client_notice)) {
+        match Server::start_suspended(exports, listeners, options, Box::new(client_notice)) {
             Ok(server) => {
                 let daemon = Daemon {
                     server,
@@ -421,7 +470,9 @@ impl Opened {
                     exports: Mutex::new(self.rows),
                     devices: Mutex::new(()),
                     opening: Mutex::new(Some(self.opening)),
-                    since: Instant::now(),
+                    since: origin.since,
+                    passed: origin.passed,
+                    upgrades: origin.upgrades,
                     health: Mutex::new(Arc::new(Health::new(Vec::new()))),
                     history: Mutex::default(),
                     busy: Mutex::default(),
@@ -431,7 +482,8 @@ impl Opened {
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
                 // Only exports that are served get their limit here; the others get it when they are.
-                daemon.server.set_limits(&plan.exports.iter().map(|own| (own.name.as_str(), own.limit)).collect());
+                let rows = daemon.rows();
+                daemon.server.set_limits(&rows.iter().map(|row| (row.plan.name.as_str(), row.plan.limit)).collect());
                 Ok(daemon)
             }
             Err(error) => {
@@ -552,6 +604,53 @@ impl Daemon {
                 error!(event = "pool_not_durable", pool = name, "pool '{name}': {}", failure::pool(why).in_a_line());
             }
         }
+    }
+
+    /// Returns the listeners that the daemon has bound itself.
+    pub(crate) fn bound(&self) -> Vec<&Listener> {
+        self.server.listeners().iter().filter(|listener| !self.passed.contains(listener.asked_for())).collect()
+    }
+
+    /// Takes the daemon apart for an upgrade. The server is suspended, and nothing else uses the daemon. `base` is the
+    /// plan of its start.
+    pub(crate) fn take_apart(self, base: &Plan) -> Result<Apart, Failure> {
+        let (slow_limit, served) = (self.server.slow_limit(), self.server.exports());
+        let rows = self.exports.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let pools = self.pools.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let of = |row: &Row| served.iter().find(|status| status.name == row.plan.name);
+        let is_changed = |row: &&Row| of(row).is_some_and(|status| status.limit != row.plan.limit);
+        let limit = |row: &Row| of(row).and_then(|status| status.limit).or(row.plan.limit);
+        let blob = Blob {
+            package: env!("CARGO_PKG_VERSION").into(),
+            started: milliseconds(SystemTime::now().checked_sub(self.since.elapsed()).unwrap_or(UNIX_EPOCH)),
+            passed: self.passed.iter().map(ToString::to_string).collect(),
+            pools: pools.values().filter(|held| held.failed().is_none()).map(|held| held.plan.name.clone()).collect(),
+            exports: served.iter().map(|status| status.name.clone()).collect(),
+            limits: rows
+                .iter()
+                .filter(is_changed)
+                .map(|row| {
+                    (row.plan.name.clone(), of(row).and_then(|status| status.limit).map(|limit| limit.to_string()))
+                })
+                .collect(),
+            slow_limit_ns: (slow_limit != base.slow_limit).then_some(slow_limit.as_nanos() as u64),
+            ..Blob::default()
+        };
+        let now = |row: &Row| ExportPlan { limit: limit(row), ..row.plan.clone() };
+        let (configured, added): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.configured);
+        let plan = Plan {
+            pools: pools.values().map(|held| held.plan.clone()).collect(),
+            exports: configured.into_iter().map(|row| row.plan.clone()).collect(),
+            ..base.clone()
+        };
+        let added = added.into_iter().map(now).collect();
+        let origin = Origin { since: self.since, passed: self.passed, upgrades: self.upgrades };
+        let parcel = self.server.take_out().map_err(failure::serve)?;
+        if let Err(why) = close_all(pools) {
+            // The journal has everything, and opening the pool replays it.
+            error!(event = "pool_not_closed", "before the upgrade: {}", why.in_a_line());
+        }
+        Ok(Apart { plan, added, parcel, blob, origin })
     }
 
     /// Stops the server, then closes the pools (D3).

@@ -76,6 +76,11 @@ impl Failure {
         self.kind == Kind::Busy
     }
 
+    /// Returns true if the request makes no sense, whatever is tried again.
+    pub fn is_usage(&self) -> bool {
+        self.kind == Kind::Usage
+    }
+
     /// Adds to the cause how long the command has waited.
     pub fn after(self, waited: Duration) -> Self {
         Self { cause: format!("{}, also after {:.1} s", self.cause, waited.as_secs_f64()), ..self }

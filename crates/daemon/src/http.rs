@@ -23,9 +23,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use sheave_serve::{Address, Listener};
 
 use crate::daemon::{Daemon, locked};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
 /// Maximum size of a request.
 const MAX_QUESTION: usize = 8 << 10;
@@ -83,22 +84,29 @@ pub struct Http {
     /// Closing it stops the thread.
     ends: UnixStream,
     address: SocketAddr,
+    /// The socket, which an upgrade hands over.
+    _bound: Listener,
 }
 
 impl Http {
-    /// Listens at a host and port.
-    pub fn start(daemon: &Arc<Daemon>, address: &str, site: Site) -> Result<Http, Failure> {
-        let failed = |error: io::Error| {
-            Failure::run(format!("cannot serve {} at {address}: {error}", site.name))
+    /// Binds a host and port.
+    pub fn bind(address: &str) -> Result<Listener, Failure> {
+        Listener::bind(&Address::Tcp(address.to_owned())).map_err(|error| {
+            failure::serve(error)
                 .fix("choose an address that this machine has, and a free port, such as 127.0.0.1:9100")
-        };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        })
+    }
+
+    /// Serves a site.
+    pub fn start(daemon: &Arc<Daemon>, bound: Listener, site: Site) -> Result<Http, Failure> {
+        let failed = |error: io::Error| Failure::run(format!("cannot serve {}: {error}", site.name));
+        let listener = TcpListener::from(bound.try_clone().map_err(failed)?);
         listener.set_nonblocking(true).map_err(failed)?;
         let at = listener.local_addr().map_err(failed)?;
         let (ends, told) = UnixStream::pair().map_err(failed)?;
         let daemon = daemon.clone();
         let thread = std::thread::spawn(move || serve(&daemon, &listener, site, &told));
-        Ok(Http { thread, ends, address: at })
+        Ok(Http { thread, ends, address: at, _bound: bound })
     }
 
     /// Address that the server listens on.

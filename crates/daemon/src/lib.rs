@@ -25,6 +25,7 @@
 //! | [`log`] | the log |
 //! | [`health`] | current problems, for the log, the pages and systemd |
 //! | [`retries`] | retries of pools and exports that failed to open |
+//! | [`upgrade`] | takeover of a running daemon by a new process |
 //! | [`ticker`] | a thread with a periodic task |
 //! | [`systemd`] | sockets, readiness and watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
@@ -83,6 +84,7 @@ mod ticker;
 pub mod tls;
 pub mod together;
 pub mod trace;
+pub mod upgrade;
 pub mod value;
 pub mod vhost_user;
 mod web;

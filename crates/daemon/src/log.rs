@@ -73,6 +73,12 @@ impl std::str::FromStr for Verbosity {
     }
 }
 
+impl std::fmt::Display for Verbosity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(LEVELS[usize::from(self.0)])
+    }
+}
+
 /// Destination of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sink {

@@ -230,6 +230,12 @@ fn member(text: &str) -> Result<Member, String> {
     Ok(Member::Path(text.into()))
 }
 
+/// Returns true if a device keeps data in the memory of this process alone, at any depth of the spec.
+pub(crate) fn keeps_in_memory(spec: &str) -> bool {
+    let keeps = |leaf: &&str| leaf.starts_with("ram:") || leaf.starts_with("null:") && leaf.contains("keep=");
+    spec::leaves(spec).iter().any(keeps)
+}
+
 /// Returns true if a device without another under it keeps its data in the memory of this process, or nowhere.
 fn is_memory(leaf: &str) -> bool {
     leaf.starts_with("ram:") || leaf.starts_with("null:")

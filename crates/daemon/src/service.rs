@@ -37,6 +37,7 @@ use crate::slow;
 use crate::statistics;
 use crate::together;
 use crate::trace;
+use crate::upgrade::{self, Line};
 use crate::value;
 use crate::value::check_low_water;
 use crate::vhost_user::VhostUserPlan;
@@ -77,7 +78,7 @@ impl Service for Control {
     }
 
     fn call(&self, call: &mut Call<'_>) -> Reply {
-        let reply = self.answer(call);
+        let reply = self.answer_alone(call);
         audit(call, &reply);
         reply
     }
@@ -88,6 +89,18 @@ impl Service for Control {
 }
 
 impl Control {
+    /// Dispatches a call. No call that changes or copies something runs beside an upgrade.
+    fn answer_alone(&self, call: &mut Call<'_>) -> Reply {
+        let name = call.method.rsplit_once('.').map_or("", |(_, name)| name).to_owned();
+        let _under_way = match LOOKS.contains(&name.as_str())
+            || ["PlanUpgrade", "BeginUpgrade", "WatchPool"].contains(&name.as_str())
+        {
+            true => None,
+            false => Some(self.daemon.upgrades.begins(&name)?),
+        };
+        self.answer(call)
+    }
+
     /// Dispatches a call.
     fn answer(&self, call: &mut Call<'_>) -> Reply {
         let method = call.method.clone();
@@ -126,6 +139,12 @@ impl Control {
             }),
             "DisconnectClient" => {
                 change(call, |t::Disconnect { id }| done(self.daemon.server.disconnect(id).map_err(failure::serve)))
+            }
+            "PlanUpgrade" => change(call, |t::Nothing {}| object(upgrade::plan::tell(&self.daemon))),
+            "BeginUpgrade" => {
+                let fds = call.take_fds();
+                let rights = Rights::of_user(call.peer.uid);
+                change(call, |t::Nothing {}| done(self.begin_upgrade(fds, rights)))
             }
             "GrowPool" => {
                 let fds = call.take_fds();
@@ -178,7 +197,7 @@ const READ_OUT: [&str; 3] = ["ExportVolume", "ExportDiff", "CompareVolumes"];
 fn audit(call: &Call<'_>, reply: &Reply) {
     let (method, peer) = (call.method.as_str(), call.peer);
     let name = method.rsplit_once('.').map_or("", |(_, name)| name);
-    if LOOKS.contains(&name) {
+    if LOOKS.contains(&name) || name == "PlanUpgrade" && reply.is_ok() {
         return;
     }
     let (uid, gid, pid) = (peer.uid, peer.gid, peer.pid);
@@ -395,6 +414,21 @@ impl Control {
             );
         }
         done(self.daemon.add_export(plan, passed, rights, false))
+    }
+
+    /// Begins an upgrade. The new process gets all files and clients, and is one that the daemon may end: so it is
+    /// started by somebody who has the daemon's rights.
+    fn begin_upgrade(&self, mut fds: Vec<OwnedFd>, rights: Rights) -> Result<(), Failure> {
+        if let Rights::Of { uid } = rights {
+            let cause = format!("user {uid} has not the rights of the daemon, which an upgrade passes on");
+            return Err(Failure::run(cause).fix("run the upgrade as the daemon's own user"));
+        }
+        let (Some(socket), true) = (fds.pop(), fds.is_empty()) else {
+            return Err(Failure::run("the socket of the new process did not come with the call")
+                .fix("use sheave upgrade; if that was used, the daemon may have no more descriptors (ulimit -n)"));
+        };
+        let line = Line::new(socket.into()).map_err(|error| Failure::run(format!("taking the socket: {error}")))?;
+        self.daemon.upgrades.ask(line)
     }
 
     fn grow(&self, grow: &t::Grow, fds: Vec<OwnedFd>, rights: Rights) -> Result<Value, Failure> {

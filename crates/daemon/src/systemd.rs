@@ -45,6 +45,11 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
+/// Reports that another process, which has taken over, is the main one of the service.
+pub(crate) fn main_is(pid: rustix::process::Pid) {
+    tell(&[NotifyState::MainPid(pid.as_raw_nonzero().get().cast_unsigned())]);
+}
+
 /// Starts notifying the watchdog, if systemd expects that of this process, until the ticker is stopped.
 pub(crate) fn watchdog(daemon: &Arc<Daemon>) -> Option<Ticker> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();

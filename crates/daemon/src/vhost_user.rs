@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sheave_serve::listen::handover;
 use sheave_serve::vhost_user::MAX_QUEUES;
 use sheave_serve::{Address, Listener, SocketAccess, VhostUser, VhostUserStatus};
 
@@ -78,13 +79,18 @@ impl VhostUserPlan {
         Address::Unix(self.path.clone())
     }
 
+    /// Returns true if the plan removes the path of the socket, which a caller has passed.
+    pub(crate) fn removes_path(&self) -> bool {
+        self.passed.as_ref().is_some_and(|passed| passed.0.inode.is_some())
+    }
+
     /// Listens on the socket (U1), or on the one that was passed (U2).
     pub(crate) fn bind(&self) -> Result<VhostUser, Failure> {
         let address = self.address();
         let listener = match (&self.passed, &self.access) {
             (Some(passed), _) => passed.listener()?,
             (None, access) => {
-                if let Some(refused) = confine::socket_refusal(&self.path) {
+                if let Some(refused) = confine::socket_refusal(&self.path).filter(|_| !handover::has(&address)) {
                     return Err(refused);
                 }
                 let bound = match access {

@@ -91,6 +91,10 @@ pub struct ServeArgs {
     #[arg(long, requires = "config")]
     pub standby: bool,
 
+    /// Take over from the server at the other end of stdin; `sheave upgrade` starts the new process so.
+    #[arg(long, requires = "config", conflicts_with = "check", hide = true)]
+    pub take_over: bool,
+
     /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses. Not
     /// needed if the parent process passes a listening socket (LISTEN_FDS), as nbdinfo, nbdcopy and systemd do.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]

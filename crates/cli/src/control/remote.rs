@@ -274,6 +274,16 @@ impl Remote {
         read(reply.map_err(|error| self.failure(error))?)
     }
 
+    /// Calls a method that may end the daemon's control socket, and so its own connection, before its reply has left.
+    pub fn last_call<P: Serialize>(&self, method: &str, parameters: &P, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+        let method = format!("{INTERFACE}.{method}");
+        let reply = self.client.borrow_mut().call_more(&method, parameters, fds, &mut |_| Ok(()));
+        match reply {
+            Ok(_) | Err(ClientError::Io(_)) => Ok(()),
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
     /// Removes the time limit for replies.
     pub fn be_patient(&self) {
         self.client.borrow_mut().set_patience(None);

@@ -1,5 +1,7 @@
 //! Messages of the control socket, as `io.sheave.Control.varlink` defines them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::shapes::pool::PoolJson;
@@ -108,7 +110,7 @@ pub struct ClientRows {
 
 /// Parameters of `AddExport`. The fields of a vhost-user device are sent only with one, because older servers reject
 /// them.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddExport {
     pub name: String,
@@ -564,6 +566,47 @@ pub struct Upgrade {
     pub pool: String,
     #[serde(default)]
     pub dry_run: Option<bool>,
+}
+
+/// A pool that is open, in the reply of `PlanUpgrade`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradePool {
+    pub name: String,
+    pub uuid: String,
+    pub paths: Vec<String>,
+}
+
+/// An export that is served, in the reply of `PlanUpgrade`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeExport {
+    pub name: String,
+    pub pool: Option<String>,
+    pub volume: Option<String>,
+    pub spec: Option<String>,
+    pub read_only: bool,
+    pub clients: u32,
+    pub configured: bool,
+    pub in_memory: bool,
+}
+
+/// The reply of `PlanUpgrade`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradePlan {
+    pub version: String,
+    pub state: u64,
+    pub pid: u32,
+    pub uid: u32,
+    pub config: Option<String>,
+    pub arguments: Vec<String>,
+    pub directory: String,
+    pub environment: BTreeMap<String, String>,
+    pub listeners: Vec<String>,
+    pub pools: Vec<UpgradePool>,
+    pub exports: Vec<UpgradeExport>,
+    pub clients: u64,
+    pub clients_with_tls: u64,
+    pub descriptors: u64,
+    pub under_way: Vec<String>,
 }
 
 /// Parameters of `ImportVolume`. `stream` is sent only when the server could mistake the descriptor for a file or block

@@ -195,12 +195,13 @@ mod tests {
     use std::path::Path;
 
     use sheave_kring::{KernelRing, KringOpts};
-    use sheave_serve::{Address, Listener};
+    use sheave_serve::{Address, Listener, Parcel};
 
     use super::*;
     use crate::config;
-    use crate::daemon::Opened;
+    use crate::daemon::{Opened, Origin};
     use crate::devices::open_device;
+    use crate::upgrade::plan::Upgrades;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -211,7 +212,10 @@ mod tests {
         std::fs::write(&file, listen + exports).expect("written");
         let plan = config::read(&file).expect("it is right");
         let listener = Listener::bind(&Address::Unix(socket)).expect("listening");
-        Arc::new(Opened::new(&plan, patience).serve(vec![listener], &plan).expect("it serves"))
+        let origin = Origin::new(&[], Upgrades::default());
+        let daemon = Opened::new(&plan, patience, &[]).serve(vec![listener], &plan, origin).expect("it serves");
+        daemon.server.go_on_with(Parcel::default());
+        Arc::new(daemon)
     }
 
     fn stop(daemon: Arc<Daemon>, late: Option<Late>) {
