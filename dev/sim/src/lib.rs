@@ -16,6 +16,7 @@
 //! | [`broken`] | pools on a disk that breaks a promise, judged on a scale |
 //! | [`audit`](mod@audit) | the pool's space figures compared with its extents |
 //! | [`check`](mod@check) | `check` on an image |
+//! | [`handover`] | upgrades of a daemon, both processes cut at any step |
 //! | [`corrupt`] | damage to metadata, and the outcomes that are allowed |
 //! | [`writer`] | a writing process that a test kills |
 //! | [`threads`] | blocking calls, on threads of which one runs at a time |
@@ -29,6 +30,7 @@ pub mod corrupt;
 pub mod disk;
 pub mod engine;
 pub mod explore;
+pub mod handover;
 pub mod model;
 pub mod observe;
 pub mod setup;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sheave_sim::broken::{Tally as Standings, explore_broken};
 use sheave_sim::disk::{Errors, Lie};
 use sheave_sim::explore::{Plan, Report, explore};
+use sheave_sim::handover;
 use sheave_sim::shrink::shrink;
 use sheave_sim::writer;
 use sheave_vol::Checksum;
@@ -22,6 +23,7 @@ const USAGE: &str =
   --errors N   of a thousand reads and of a thousand writes of the disk, N fail; --flush-errors N: of flushes
   --trace      a failure tells everything that happened before it
   --tally      tells at the end what the runs have met, and how often
+  --handover K upgrades of a daemon, from seed 1 (or --seed) on, until K cuts are done
 
 Of every 20th seed there are also runs on disks that break a promise: a flush that lies, a write that lands elsewhere.";
 
@@ -45,12 +47,15 @@ struct Args {
     tally: bool,
     checksum: Option<bool>,
     errors: Errors,
+    /// Number of cuts of upgrades, in place of runs of a pool.
+    handover: Option<u64>,
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match parse(&args) {
         Ok(Args { write: Some(spec), format, seed, from, .. }) => write(&spec, format, seed.unwrap_or(1), from),
+        Ok(Args { handover: Some(cuts), seed, .. }) => hand_over(seed.unwrap_or(1), cuts),
         Ok(args) => run(&args),
         Err(why) => {
             eprintln!("sheave-sim: {why}\n{USAGE}");
@@ -73,6 +78,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
         tally: false,
         checksum: None,
         errors: Errors::default(),
+        handover: None,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -94,6 +100,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--ops" => args.ops = number()? as usize,
             "--cuts" => args.cuts = number()? as usize,
             "--points" => args.points = number()?,
+            "--handover" => args.handover = Some(number()?),
             "--no-shrink" => args.shrink = false,
             "--trace" => args.trace = true,
             "--tally" => args.tally = true,
@@ -108,6 +115,24 @@ fn parse(words: &[String]) -> Result<Args, String> {
         }
     }
     Ok(args)
+}
+
+fn hand_over(from: u64, cuts: u64) -> ExitCode {
+    let (mut met, begun) = (handover::Met::default(), Instant::now());
+    for seed in from.. {
+        match handover::run(seed, None) {
+            Ok(more) => met.add(&more),
+            Err(why) => {
+                eprintln!("sheave-sim: upgrade of seed {seed}: {why}");
+                return ExitCode::FAILURE;
+            }
+        }
+        if met.cuts >= cuts {
+            println!("upgrades of seeds {from} to {seed}: {met:?} in {:.0} s", begun.elapsed().as_secs_f64());
+            break;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 fn write(spec: &str, format: bool, seed: u64, from: u32) -> ExitCode {

@@ -1,8 +1,8 @@
 //! `cargo xtask sim`: runs of the crash simulator.
 //!
-//! Owns the size of the nightly run: `NIGHTLY` crashes of pools with checksums, and as many of pools without. The
-//! program `sheave-sim` (`dev/sim/src/main.rs`) does the rest. It is built in the release profile with the assertions
-//! of the dev profile, so that many crashes run with full checking.
+//! Owns the size of the nightly run: `NIGHTLY` crashes of pools with checksums, as many of pools without, and as many
+//! cuts of upgrades. The program `sheave-sim` (`dev/sim/src/main.rs`) does the rest. It is built in the release profile
+//! with the assertions of the dev profile, so that many crashes run with full checking.
 
 use std::process::Command;
 
@@ -46,7 +46,8 @@ fn runs(args: &[String]) -> Vec<Vec<String>> {
     if kinds.iter().any(|kind| has(kind)) {
         return vec![others().collect()];
     }
-    kinds.map(|kind| others().chain([kind.to_string()]).collect()).to_vec()
+    let upgrades = ["--handover", NIGHTLY].map(str::to_string).to_vec();
+    kinds.map(|kind| others().chain([kind.to_string()]).collect()).into_iter().chain([upgrades]).collect()
 }
 
 #[cfg(test)]
@@ -54,10 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nightly_is_a_number_of_crashes_with_checksums_and_without() {
+    fn nightly_is_a_number_of_crashes_with_checksums_and_without_and_of_cut_upgrades() {
         let args = |words: &[&str]| runs(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
         let with = |kind| ["--tally", "--points", NIGHTLY, kind];
-        assert_eq!(args(&["--nightly"]), [with("--checksum"), with("--no-checksum")]);
+        let all = args(&["--nightly"]);
+        assert_eq!(all[..2], [with("--checksum"), with("--no-checksum")]);
+        assert_eq!(all[2..], [["--handover", NIGHTLY]]);
         assert_eq!(args(&["--nightly", "--no-checksum"]), [["--no-checksum", "--tally", "--points", NIGHTLY]]);
         assert_eq!(args(&["--seed", "7", "--ops", "9"]), [["--seed", "7", "--ops", "9"]]);
     }
