@@ -15,11 +15,12 @@ mod changes;
 pub(crate) mod late;
 mod reload;
 pub(crate) mod standby;
+pub(crate) mod upgrades;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_drivers::host::Passed;
@@ -31,6 +32,7 @@ use sheave_vol::Pool;
 use tracing::{error, info, warn};
 
 use self::late::Opening;
+use self::upgrades::Upgrades;
 use crate::api::types::DeviceId;
 use crate::busy::BusyTimes;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
@@ -41,9 +43,6 @@ use crate::look::node_of;
 use crate::place::{Access, PoolPlace};
 use crate::problems::Health;
 use crate::rights::Rights;
-use crate::upgrade::blob::Blob;
-use crate::upgrade::give::milliseconds;
-use crate::upgrade::plan::Upgrades;
 use crate::{backend, confine, descriptors, trace};
 
 /// Time to wait for a pool that another process holds, and the interval between attempts.
@@ -99,8 +98,13 @@ pub(crate) struct Apart {
     pub(crate) plan: Plan,
     pub(crate) added: Vec<ExportPlan>,
     pub(crate) parcel: Parcel,
-    /// The state, as far as the daemon knows it.
-    pub(crate) blob: Blob,
+    /// Limits that were set while the daemon ran, by the name of their export; none removes the limit.
+    pub(crate) limits: Vec<(String, Option<Limit>)>,
+    /// Latency above which an I/O is slow, if it was set while the daemon ran.
+    pub(crate) slow_limit: Option<Duration>,
+    /// Names of the pools that are open, and of the exports that are served.
+    pub(crate) pools: Vec<String>,
+    pub(crate) exports: Vec<String>,
     pub(crate) origin: Origin,
 }
 
@@ -620,22 +624,9 @@ impl Daemon {
         let of = |row: &Row| served.iter().find(|status| status.name == row.plan.name);
         let is_changed = |row: &&Row| of(row).is_some_and(|status| status.limit != row.plan.limit);
         let limit = |row: &Row| of(row).and_then(|status| status.limit).or(row.plan.limit);
-        let blob = Blob {
-            package: env!("CARGO_PKG_VERSION").into(),
-            started: milliseconds(SystemTime::now().checked_sub(self.since.elapsed()).unwrap_or(UNIX_EPOCH)),
-            passed: self.passed.iter().map(ToString::to_string).collect(),
-            pools: pools.values().filter(|held| held.failed().is_none()).map(|held| held.plan.name.clone()).collect(),
-            exports: served.iter().map(|status| status.name.clone()).collect(),
-            limits: rows
-                .iter()
-                .filter(is_changed)
-                .map(|row| {
-                    (row.plan.name.clone(), of(row).and_then(|status| status.limit).map(|limit| limit.to_string()))
-                })
-                .collect(),
-            slow_limit_ns: (slow_limit != base.slow_limit).then_some(slow_limit.as_nanos() as u64),
-            ..Blob::default()
-        };
+        let set = |row: &Row| (row.plan.name.clone(), of(row).and_then(|status| status.limit));
+        let limits = rows.iter().filter(is_changed).map(set).collect();
+        let names = pools.values().filter(|held| held.failed().is_none()).map(|held| held.plan.name.clone()).collect();
         let now = |row: &Row| ExportPlan { limit: limit(row), ..row.plan.clone() };
         let (configured, added): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.configured);
         let plan = Plan {
@@ -650,7 +641,9 @@ impl Daemon {
             // The journal has everything, and opening the pool replays it.
             error!(event = "pool_not_closed", "before the upgrade: {}", why.in_a_line());
         }
-        Ok(Apart { plan, added, parcel, blob, origin })
+        let exports = served.into_iter().map(|status| status.name).collect();
+        let slow_limit = (slow_limit != base.slow_limit).then_some(slow_limit);
+        Ok(Apart { plan, added, parcel, limits, slow_limit, pools: names, exports, origin })
     }
 
     /// Stops the server, then closes the pools (D3).

@@ -13,12 +13,13 @@ use sheave_drivers::host;
 use sheave_load::signals::{self, End, Ender, Hangups};
 use sheave_serve::listen::handover;
 use sheave_serve::{Address, Listener, Parcel};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::captive::{self, Captive};
 use crate::config::{self, One, Overrides, Plan};
 use crate::daemon::late::{Late, PATIENCE};
 use crate::daemon::standby::Standby;
+use crate::daemon::upgrades::{self, Upgrades};
 use crate::daemon::{Daemon, Opened, Origin, Row};
 use crate::failure::{self, Failure};
 use crate::health::watch::{self, Watch, Watcher};
@@ -27,10 +28,10 @@ use crate::log::Sink;
 use crate::retries::Retries;
 use crate::ticker::Ticker;
 use crate::upgrade::give::{self, Given, Sockets, Successor};
-use crate::upgrade::plan::Upgrades;
+
 use crate::upgrade::protocol::Take;
 use crate::upgrade::take::{self, Incoming, Predecessor};
-use crate::{check, confine, control, descriptors, log, metrics, systemd, tls, upgrade, web};
+use crate::{check, confine, control, descriptors, log, metrics, systemd, tls, web};
 
 /// Prints a line to stderr, ignoring errors: a closed or full stderr must not stop the server.
 fn say(line: &str) {
@@ -89,8 +90,9 @@ fn taken_over(path: &Path, overrides: Overrides, ender: &Arc<Ender>) -> Result<u
             }
             Take::Own => break,
             Take::Die => {
-                error!(event = "not_taken_over", "{}", why.in_a_line());
-                std::process::exit(1);
+                // Not closed, because that writes to the pools, which belong to the old process.
+                std::mem::forget(begun);
+                return Err(why);
             }
         };
         let ended_well = done.is_ok();
@@ -137,7 +139,7 @@ impl Start {
         };
         let arguments = overrides.arguments();
         let config = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-        let upgrades = Upgrades::of(upgrade::plan::Start { config, arguments }, ender.clone());
+        let upgrades = Upgrades::of(upgrades::Start { config, arguments }, ender.clone());
         let mut origin = Origin::new(&passed, upgrades);
         let listeners = with_passed(passed, &plan, &tls)?;
         let is_attached = plan.exports.iter().any(|export| export.vhost_user.is_some());
@@ -269,8 +271,8 @@ fn wait_for_end(ender: &Ender, daemon: &Daemon) -> Result<Option<(Sockets, Succe
         if ender.wait().map_err(captive::ender_failed)? == End::Signal {
             return Ok(None);
         }
-        let Some(line) = daemon.upgrades.take() else { continue };
-        let ready = Successor::hear(line).and_then(|to| match Sockets::keep() {
+        let Some(socket) = daemon.upgrades.take() else { continue };
+        let ready = Successor::hear(socket).and_then(|to| match Sockets::keep() {
             Ok(sockets) => Ok((sockets, to)),
             Err(why) => {
                 to.refuse(&why);

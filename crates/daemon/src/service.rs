@@ -37,7 +37,7 @@ use crate::slow;
 use crate::statistics;
 use crate::together;
 use crate::trace;
-use crate::upgrade::{self, Line};
+use crate::upgrade;
 use crate::value;
 use crate::value::check_low_water;
 use crate::vhost_user::VhostUserPlan;
@@ -427,8 +427,7 @@ impl Control {
             return Err(Failure::run("the socket of the new process did not come with the call")
                 .fix("use sheave upgrade; if that was used, the daemon may have no more descriptors (ulimit -n)"));
         };
-        let line = Line::new(socket.into()).map_err(|error| Failure::run(format!("taking the socket: {error}")))?;
-        self.daemon.upgrades.ask(line)
+        self.daemon.upgrades.ask(socket.into())
     }
 
     fn grow(&self, grow: &t::Grow, fds: Vec<OwnedFd>, rights: Rights) -> Result<Value, Failure> {

@@ -1,9 +1,10 @@
 //! Upgrade of a running daemon: a new process takes over everything from the old one, and clients notice a short pause.
 //!
-//! `sheave upgrade` starts the new process, and passes one end of a socket pair to each. On it they speak in this order:
+//! `sheave upgrade` starts the new process, and passes one end of a socket pair to each. On it they speak in this
+//! order:
 //!
-//! 1. The new process says who it is ([`Said::Hello`]), gets stdout and stderr of the old one ([`Said::Welcome`]), reads
-//!    the configuration and does all else that can be done before it has the pools ([`Said::Ready`]).
+//! 1. The new process says who it is ([`Said::Hello`]), gets stdout and stderr of the old one ([`Said::Welcome`]),
+//!    reads the configuration and does all else that can be done before it has the pools ([`Said::Ready`]).
 //! 2. The old one stops beginning requests, waits until those under way have ended, takes everything apart, closes its
 //!    pools and passes descriptors and state over ([`Said::Parcel`], [`Said::Fds`]). If the requests do not end in
 //!    time, it goes on as before ([`Said::Refused`]).
@@ -11,10 +12,10 @@
 //!    not open, it gives up ([`Said::Failed`]), and the old one puts everything together again.
 //!
 //! Invariants:
-//! - P1. Exactly one process owns the pools at any moment. Until `Taken` is in the socket this is the old one; from then
-//!   on it is the new one. Sending `Taken` either succeeds, or fails because the old process has shut the socket down
-//!   or has died. The old process shuts it down before it gives up waiting, looks for `Taken` once more, and ends the
-//!   new process before it opens a pool again.
+//! - P1. Exactly one process owns the pools at any moment. Until `Taken` is in the socket this is the old one; from
+//!   then on it is the new one. Sending `Taken` either succeeds, or fails because the old process has shut the socket
+//!   down or has died. The old process shuts it down before it gives up waiting, looks for `Taken` once more, and ends
+//!   the new process before it opens a pool again.
 //! - P2. The locks of the pools never lapse: they belong to open file descriptions that both processes have.
 //! - P3. The old process takes nothing apart while a request is under way, and the new one begins none before it owns
 //!   the pools. So a request is done by one of them, once.

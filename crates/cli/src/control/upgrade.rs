@@ -188,7 +188,8 @@ fn in_words(plan: &PlanJson) -> String {
         names => plain(&names.join(", ")).to_string(),
     };
     let mut text = format!(
-        "server      process {}, sheave {} (this is {})\nconfig      {}\npools       {}\nexports     {}\nclients     {}",
+        "server      process {}, sheave {} (this is {})\nconfig      {}\npools       {}\n\
+         exports     {}\nclients     {}",
         plan.pid,
         plain(&plan.from),
         plan.to,

@@ -199,9 +199,9 @@ mod tests {
 
     use super::*;
     use crate::config;
+    use crate::daemon::upgrades::Upgrades;
     use crate::daemon::{Opened, Origin};
     use crate::devices::open_device;
-    use crate::upgrade::plan::Upgrades;
 
     const LONG: Duration = Duration::from_secs(20);
 

@@ -4,6 +4,7 @@
 use std::fs::Metadata;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use sheave_drivers::host::{self, Inherited, InheritedKind};
 use sheave_load::signals::{Ender, Hangups};
 use sheave_serve::listen::handover::{self, HandedOver};
-use sheave_serve::{Address, Listener, Parcel};
+use sheave_serve::{Address, Limit, Listener, Parcel};
 use tracing::{error, info, warn};
 
 use super::blob::{Added, Blob, Kind, Listening, OpenFile};
@@ -47,8 +48,9 @@ pub(crate) enum Given {
 
 impl Successor {
     /// Waits until the new process says who it is. Nothing has changed if this fails.
-    pub(crate) fn hear(mut line: Line) -> Result<Successor, Failure> {
+    pub(crate) fn hear(socket: UnixStream) -> Result<Successor, Failure> {
         let failed = |error: std::io::Error| broken("the new process does not begin", &error);
+        let mut line = Line::new(socket).map_err(failed)?;
         let (said, _) = line.hear(PROMPT).map_err(failed)?;
         let Said::Hello { pid, state } = said else {
             return Err(Failure::run("the new process begins with another message"));
@@ -292,8 +294,9 @@ impl Kept {
     ) -> Result<Kept, Failure> {
         let mut served = super::plan::tell(&daemon);
         served.environment.clear();
-        let Apart { plan, added, parcel, mut blob, origin } = daemon.take_apart(plan)?;
-        blob.served = Some(served);
+        let apart = daemon.take_apart(plan)?;
+        let blob = Blob { served: Some(served), ..blob_of(&apart) };
+        let Apart { plan, added, parcel, origin, .. } = apart;
         Ok(Kept { parcel, sockets, files, plan, added, origin, blob, since })
     }
 
@@ -403,9 +406,20 @@ fn added(plan: &ExportPlan) -> Added {
     Added { export, limit: plan.limit.map(|limit| limit.to_string()) }
 }
 
-/// Returns the number of milliseconds since 1970.
-pub(crate) fn milliseconds(at: SystemTime) -> u64 {
-    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+/// Returns the state of a daemon that was taken apart, without what has descriptors.
+fn blob_of(apart: &Apart) -> Blob {
+    let started = SystemTime::now().checked_sub(apart.origin.since.elapsed()).unwrap_or(UNIX_EPOCH);
+    let limit = |(name, limit): &(String, Option<Limit>)| (name.clone(), limit.map(|limit| limit.to_string()));
+    Blob {
+        package: env!("CARGO_PKG_VERSION").into(),
+        started: started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+        passed: apart.origin.passed.iter().map(ToString::to_string).collect(),
+        pools: apart.pools.clone(),
+        exports: apart.exports.clone(),
+        limits: apart.limits.iter().map(limit).collect(),
+        slow_limit_ns: apart.slow_limit.map(|limit| limit.as_nanos() as u64),
+        ..Blob::default()
+    }
 }
 
 /// Logs that an upgrade has failed.

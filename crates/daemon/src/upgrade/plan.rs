@@ -1,22 +1,19 @@
 //! What a new process asks before an upgrade, and the checks that refuse one before anything stops.
 //!
-//! Owns [`Upgrades`], the part of a daemon that knows whether it can be upgraded, and that one upgrade at a time takes
-//! place and no change through the control socket beside it. The command calls [`check`] on what the daemon tells.
+//! The command calls [`check`] on what the daemon tells.
 
-use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
 use rustix::process::{Resource, getrlimit};
-use sheave_load::signals::Ender;
 use sheave_vol::members::uuid_text;
 
-use super::{Line, STATE_VERSION};
+use super::STATE_VERSION;
 use crate::api::types as t;
 use crate::config::{self, ExportPlan, Plan, What};
-use crate::daemon::{Daemon, locked};
+use crate::daemon::Daemon;
+use crate::daemon::upgrades::not_configured;
 use crate::failure::Failure;
 use crate::look;
 use crate::place::{self, PoolPlace};
@@ -35,94 +32,9 @@ const KEPT: [&str; 10] = [
     "CEPH_ARGS",
 ];
 
-/// How a daemon was started: only one with a configuration can be started again like that.
-#[derive(Clone, Debug)]
-pub(crate) struct Start {
-    pub(crate) config: PathBuf,
-    pub(crate) arguments: Vec<String>,
-}
-
-/// The part of a daemon that upgrades begin with.
-#[derive(Default)]
-pub(crate) struct Upgrades {
-    start: Option<(Start, Arc<Ender>)>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// The connection to the new process, until the main thread takes it.
-    asked: Option<Line>,
-    /// True from the moment at which an upgrade was asked for until it has failed.
-    begun: bool,
-    /// Calls of the control socket that change or copy something, by method.
-    under_way: BTreeMap<String, usize>,
-}
-
-/// A call that changes or copies something. No upgrade begins before its end.
-pub(crate) struct UnderWay<'a>(&'a Upgrades, String);
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let mut state = locked(&self.0.state);
-        if let Some(many) = state.under_way.get_mut(&self.1) {
-            *many -= 1;
-        }
-        state.under_way.retain(|_, many| *many > 0);
-    }
-}
-
-impl Upgrades {
-    /// The part of a daemon that was started so. `ender` is what its main thread waits for.
-    pub(crate) fn of(start: Start, ender: Arc<Ender>) -> Upgrades {
-        Upgrades { start: Some((start, ender)), state: Mutex::default() }
-    }
-
-    /// Called at the begin of a call that changes or copies something. Fails while an upgrade takes place.
-    pub(crate) fn begins(&self, method: &str) -> Result<UnderWay<'_>, Failure> {
-        let mut state = locked(&self.state);
-        if state.begun {
-            return Err(Failure::busy("the daemon is being upgraded").fix("try again in a moment"));
-        }
-        *state.under_way.entry(method.to_owned()).or_default() += 1;
-        Ok(UnderWay(self, method.to_owned()))
-    }
-
-    /// Begins an upgrade: the main thread gets the connection to the new process.
-    pub(crate) fn ask(&self, line: Line) -> Result<(), Failure> {
-        let Some((_, ender)) = &self.start else { return Err(not_configured()) };
-        let mut state = locked(&self.state);
-        if state.begun {
-            return Err(Failure::busy("another upgrade is under way").fix("wait until it has ended"));
-        }
-        if let Some(method) = state.under_way.keys().next() {
-            return Err(Failure::busy(format!("{method} is under way")).fix("wait until it has ended, or end it"));
-        }
-        let other = ender.other().map_err(crate::captive::ender_failed)?;
-        (state.asked, state.begun) = (Some(line), true);
-        drop(state);
-        other.tell();
-        Ok(())
-    }
-
-    /// Takes the connection to the new process.
-    pub(crate) fn take(&self) -> Option<Line> {
-        locked(&self.state).asked.take()
-    }
-
-    /// Called when an upgrade has failed.
-    pub(crate) fn failed(&self) {
-        locked(&self.state).begun = false;
-    }
-}
-
-fn not_configured() -> Failure {
-    Failure::usage("this daemon serves one spec, which its command line names").fix("restart it")
-}
-
 /// Tells a new process about a daemon.
 pub(crate) fn tell(daemon: &Daemon) -> t::UpgradePlan {
-    let start = daemon.upgrades.start.as_ref().map(|(start, _)| start);
+    let start = daemon.upgrades.start();
     let served = daemon.server.exports();
     let rows = daemon.rows();
     let row = |row: &crate::daemon::Row| t::UpgradeExport {
@@ -161,12 +73,12 @@ pub(crate) fn tell(daemon: &Daemon) -> t::UpgradePlan {
         clients: daemon.server.clients().len() as u64,
         clients_with_tls: daemon.server.clients_with_tls() as u64,
         descriptors: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
-        under_way: locked(&daemon.upgrades.state).under_way.keys().cloned().collect(),
+        under_way: daemon.upgrades.under_way(),
     }
 }
 
-/// Returns the command that starts a new process: this program, with the configuration, the arguments, the directory and
-/// the environment of the old one.
+/// Returns the command that starts a new process: this program, with the configuration, the arguments, the directory
+/// and the environment of the old one.
 pub fn command(old: &t::UpgradePlan, config: &Path) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("serve").arg("--config").arg(config).arg("--take-over").args(&old.arguments);

@@ -91,8 +91,8 @@ impl Predecessor {
         Ok(Incoming { since, blob, fds, bytes })
     }
 
-    /// Tells the old process that everything belongs to this one now. Fails if the old one has shut the connection down,
-    /// or has died (P1).
+    /// Tells the old process that everything belongs to this one now. Fails if the old one has shut the connection
+    /// down, or has died (P1).
     pub(crate) fn say_taken(&self) -> Result<(), Failure> {
         self.line.say(&Said::Taken {}, &[]).map_err(|error| broken("the old process goes on", &error))
     }
