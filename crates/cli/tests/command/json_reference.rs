@@ -107,15 +107,23 @@ fn is_leaf(block: &[u8]) -> bool {
 }
 
 /// Returns the status and the list of devices of a daemon with an open pool, a pool that could not be opened, and an
-/// export of each.
-fn status() -> [Value; 2] {
+/// export of each; then an upgrade that would be refused, and one that is made.
+fn status() -> [Value; 4] {
     let dir = crate::daemon::pools().expect("there is io_uring");
     let config = crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\"");
     let config = config.replace("name = \"va\"", "name = \"va\"\nvhost_user = \"vm.sock\"");
     let daemon = crate::daemon::Daemon::start(&dir, &config);
-    let status = ["status --json", "device list --json"].map(|line| crate::daemon::ask(&dir, line).json());
-    daemon.end();
-    status
+    fs::write(dir.path("empty.toml"), "").expect("a configuration");
+    let lines = ["status --json", "device list --json", "upgrade --config empty.toml --dry-run --json", "upgrade --json"];
+    let said = lines.map(|line| {
+        let said = crate::daemon::ask(&dir, line);
+        serde_json::from_str::<Value>(&said.out).unwrap_or_else(|err| panic!("{line}: {err}\n{}", said.err))
+    });
+    // The daemon that was started has ended by itself. The new one is nobody's child here.
+    let new = said[3]["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
+    rustix::process::kill_process(new.expect("a process"), rustix::process::Signal::TERM).expect("it runs");
+    drop(daemon);
+    said
 }
 
 #[test]
@@ -169,9 +177,11 @@ fn the_page_has_every_field_and_no_other() {
         let value: Value = serde_json::from_str(&said.out).unwrap_or_else(|err| panic!("{line}: {err}\n{}", said.err));
         page.look(section, "", &value, &mut seen);
     }
-    let [status, devices] = status();
+    let [status, devices, planned, upgraded] = status();
     page.look("status", "", &status, &mut seen);
     page.look("device list", "", &devices, &mut seen);
+    page.look("upgrade --dry-run", "", &planned, &mut seen);
+    page.look("upgrade", "", &upgraded, &mut seen);
     let missing: Vec<_> = (page.sections.iter())
         .flat_map(|(section, fields)| fields.iter().map(move |(path, field)| (section, path, field)))
         .filter(|(section, path, field)| !field.only && !seen.contains(&((*section).clone(), (*path).clone())))
