@@ -114,8 +114,8 @@ fn status() -> [Value; 4] {
     let config = config.replace("name = \"va\"", "name = \"va\"\nvhost_user = \"vm.sock\"");
     let daemon = crate::daemon::Daemon::start(&dir, &config);
     fs::write(dir.path("empty.toml"), "").expect("a configuration");
-    let lines = ["status --json", "device list --json", "upgrade --config empty.toml --dry-run --json", "upgrade --json"];
-    let said = lines.map(|line| {
+    let planned = "upgrade --config empty.toml --dry-run --json";
+    let said = ["status --json", "device list --json", planned, "upgrade --json"].map(|line| {
         let said = crate::daemon::ask(&dir, line);
         serde_json::from_str::<Value>(&said.out).unwrap_or_else(|err| panic!("{line}: {err}\n{}", said.err))
     });
