@@ -1,5 +1,5 @@
-//! The state of another process is decoded like the input of a peer (H2): nonsense harms the client that it is about, at
-//! most those whose descriptors it names, and nothing else.
+//! The state of another process is decoded like the input of a peer (H2): nonsense harms the client that it is about,
+//! at most those whose descriptors it names, and nothing else.
 
 mod rig;
 

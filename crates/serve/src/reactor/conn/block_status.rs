@@ -18,8 +18,8 @@ impl Conn {
         self.under_way += 1;
     }
 
-    /// Puts the request in line, unless many replies wait to be sent: each context may add a long one. A connection that
-    /// is suspended has to answer the request in any case.
+    /// Puts the request in line, unless many replies wait to be sent: each context may add a long one. A connection
+    /// that is suspended has to answer the request in any case.
     pub(super) fn line_up_question(&mut self, io: &mut Io) {
         let has_room = self.small_bytes < MAX_SMALL || self.is_suspended();
         if let Some(asked) = self.question.as_mut().filter(|asked| asked.turn == Turn::Out)

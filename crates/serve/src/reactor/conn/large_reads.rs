@@ -61,7 +61,7 @@ impl LargeReads {
 
 impl Conn {
     /// Returns the number of large reads that wait.
-    pub(super) fn waiting_reads(&self) -> u32 {
+    pub(in crate::reactor) fn waiting_reads(&self) -> u32 {
         self.large.waiting.len() as u32
     }
 
