@@ -212,7 +212,7 @@ impl Begun {
         let Begun { path, overrides, plan, tls, mut hangups, places, daemon } = self;
         let mut places = Some(places);
         let mut daemon = Arc::<Daemon>::from(daemon);
-        tell_serving(&daemon);
+        let mut is_told = false;
         loop {
             let bound = places.take().map_or_else(|| Places::bind(&plan), Ok);
             let started =
@@ -224,6 +224,10 @@ impl Begun {
                     return Err(why);
                 }
             };
+            if !std::mem::replace(&mut is_told, true) {
+                tell_serving(&daemon);
+            }
+            systemd::ready(&daemon.status_line());
             // Everything that was taken over, or back, is open by now.
             host::end_inheritance();
             for address in handover::end_inheritance() {
@@ -333,7 +337,6 @@ impl Around {
             }
         };
         let watch = Watch::start(daemon).map_err(captive::ender_failed)?;
-        systemd::ready(&daemon.status_line());
         let watchdog = systemd::watchdog(daemon);
         let standby = Standby::start(daemon)?;
         let retries = Retries::start(daemon)?;

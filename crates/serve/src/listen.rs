@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -403,11 +404,18 @@ fn remove_stale(path: &Path, address: &Address) -> Result<(), ServeError> {
     }
 }
 
-/// Returns true if the process that listened is gone.
+/// Returns true if the process that listened is gone, or has ended and its parent does not know that yet.
 fn is_dead(stream: &UnixStream) -> bool {
     let pid = sheave_base::peer::peer(stream).ok().and_then(|peer| peer.pid);
     let pid = pid.and_then(|pid| rustix::process::Pid::from_raw(pid.get().try_into().ok()?));
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+    let Some(pid) = pid else { return false };
+    match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        Ok(process) => {
+            let mut polled = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
+            poll(&mut polled, Some(&Timespec::default())).is_ok_and(|many| many > 0)
+        }
+        Err(errno) => errno == Errno::SRCH,
+    }
 }
 
 fn listen_error(address: &Address, source: io::Error) -> ServeError {
@@ -547,12 +555,16 @@ mod tests {
         .expect("a socket");
         rustix::net::bind(&fd, &rustix::net::SocketAddrUnix::new(&path).expect("short")).expect("bound");
         let script = format!("import socket; socket.socket(fileno={}).listen(5)", fd.as_raw_fd());
-        let Ok(status) = std::process::Command::new("python3").args(["-c", &script]).status() else {
+        let Ok(mut child) = std::process::Command::new("python3").args(["-c", &script]).spawn() else {
             return sheave_testkit::skip("python3 is missing, which listens in another process");
         };
-        assert!(status.success());
+        // Waits for the end of the child, which stays a zombie: its parent, this process, does not take its status.
+        let pid = rustix::process::Pid::from_child(&child);
+        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("it is a child");
+        poll(&mut [PollFd::from_borrowed_fd(ended.as_fd(), PollFlags::IN)], None).expect("waited");
         drop(UnixStream::connect(&path).expect("somebody listens"));
         let listener = Listener::bind(&Address::Unix(path.clone())).expect("its process is gone");
+        assert!(child.wait().expect("its status").success());
         drop(UnixStream::connect(&path).expect("the new one listens"));
         let again = Listener::bind(&Address::Unix(path));
         assert!(matches!(again, Err(ServeError::InUse { .. })), "this process lives");
