@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - H1. Nothing is under way for a client that is handed over: each request that was taken from it was answered, or is
-//!   among its unread bytes again, with as much of its payload as has come; and each reply was sent, or is among its
-//!   unsent bytes. So no request is lost, and none is done twice.
+//!   a read of [`StageState::Transmission`], or is among its unread bytes again, with as much of its payload as has
+//!   come; and each reply was sent, or is among its unsent bytes. So no request is lost, and none is done twice.
 //! - H2. The data is decoded as the input of a peer: a client whose data makes no sense is dropped with the reason, and
 //!   nothing else happens.
 
@@ -135,6 +135,9 @@ pub enum StageState {
         session: SessionState,
         /// True if the first of the unread requests was charged to the limit of the export.
         paid: bool,
+        /// Reads that have begun for the client, and for which nothing was done yet.
+        #[serde(default)]
+        reads: Vec<ReadState>,
     },
     /// A front-end that has attached the vhost-user device of an export.
     FrontEnd {
@@ -149,6 +152,19 @@ pub enum StageState {
         /// True if it has sent a message.
         spoke: bool,
     },
+}
+
+/// A read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadState {
+    /// The number by which the client knows it.
+    pub cookie: u64,
+    /// Its flags.
+    pub flags: u16,
+    /// Its first byte.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u64,
 }
 
 impl StageState {

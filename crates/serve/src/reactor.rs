@@ -238,15 +238,13 @@ impl Reactor {
             match order {
                 // The server is ending: no client gets a place any more.
                 Order::Come(arrival) if self.ends_at.is_some() => self.shared.clients.left(arrival.id),
-                Order::Serve { export, front } if self.ends_at.is_none() => {
-                    self.serve_device(export, front.map(|front| *front));
-                }
-                Order::Serve { .. } => {}
+                Order::Serve { export, front } => self.serve_device(export, front.map(|front| *front)),
                 Order::Recall { slow } => {
                     if let Some(recorder) = self.recorder() {
                         slow.iter().for_each(|(io, age, file)| recorder.recall(io, *age, *file));
                     }
                 }
+                Order::GoOn(coming) if self.ends_at.is_some() => self.shared.clients.left(coming.known.id),
                 Order::GoOn(coming) => self.go_on_with_client(*coming),
                 Order::Suspend { done, cut_at } => self.suspend(done, cut_at),
                 // Fails if the receiver gave up waiting.

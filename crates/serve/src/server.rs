@@ -259,7 +259,7 @@ impl Server {
     /// Lets a reactor serve the vhost-user device of an export, if it has one.
     fn serve_device(&self, export: Option<u32>) {
         if let Some(export) = export {
-            self.shared.order(self.shared.reactor_for(export, 0), Order::Serve { export, front: None });
+            self.shared.serve_device(export, None);
         }
     }
 

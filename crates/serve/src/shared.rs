@@ -203,7 +203,14 @@ impl Shared {
         (export as usize + usize::from(queue)) % self.orders.len()
     }
 
-    pub(crate) fn device_came(&self) {
+    /// Lets a reactor serve the device of an export. It counts from now on: until its reactor has it, the others have
+    /// to stay for its queues.
+    pub(crate) fn serve_device(&self, export: u32, front: Option<Box<Restored>>) {
+        self.device_came();
+        self.order(self.reactor_for(export, 0), Order::Serve { export, front });
+    }
+
+    fn device_came(&self) {
         // Relaxed: only the end of the last device has to be seen, see `device_left`.
         self.devices.fetch_add(1, Ordering::Relaxed);
     }

@@ -297,6 +297,29 @@ fn who_reads_no_replies_gets_each_of_them_once_from_the_next_server() {
     moving.stop().server.stop().expect("it ends");
 }
 
+#[test]
+fn a_refused_write_behind_reads_that_wait_is_skipped_and_they_are_read() {
+    let Some(mut moving) = ram(options()) else { return };
+    moving.talker(Form::Simple).fill(6, 0, 16 << 20);
+    for form in FORMS {
+        let mut talker = moving.talker(form);
+        let first = talker.ask(READ, 0, 64 << 10);
+        talker.send(&first);
+        talker.take_all(|asked| pattern(6, asked.offset, asked.len as usize));
+        let reads: Vec<u8> = (0..16).flat_map(|at| talker.ask(READ, at << 20, 1 << 20)).collect();
+        let (refused, flush) = (talker.write(BEYOND, &[0x25; 5000]), talker.ask(FLUSH, 0, 0));
+        talker.send(&[reads, refused[..1000].to_vec()].concat());
+        std::thread::sleep(READ_IT);
+        moving.hand_over();
+        moving.hand_over();
+        talker.send(&[refused[1000..].to_vec(), flush].concat());
+        talker.take_all(|asked| pattern(6, asked.offset, asked.len as usize));
+        talker.has(6, 0, 4096);
+    }
+    assert!(moving.notices.lock().expect("nobody panics").is_empty());
+    moving.stop().server.stop().expect("it ends");
+}
+
 /// Sends as much of these bytes as the server takes now. Returns the rest.
 fn send_some(stream: &mut UnixStream, mut bytes: Vec<u8>) -> Vec<u8> {
     stream.set_write_timeout(Some(Duration::from_millis(30))).expect("set");

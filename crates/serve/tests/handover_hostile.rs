@@ -275,7 +275,7 @@ fn nonsense_of_all_kinds_makes_no_server_panic_or_hang() {
 fn a_client_that_makes_no_sense_is_named_with_the_reason() {
     let _alone = alone();
     type Lie = fn(&mut Parcel, usize);
-    let lies: [(&str, u64, Lie); 9] = [
+    let lies: [(&str, u64, Lie); 10] = [
         ("one of its descriptors did not come", 1, |parcel, at| parcel.state.clients[at].fd = 999),
         ("some of its bytes did not come", 2, |parcel, at| parcel.state.clients[at].unread.len = u64::MAX),
         ("some of its bytes did not come", 6, |parcel, at| parcel.state.clients[at].unsent.at = u64::MAX),
@@ -287,6 +287,10 @@ fn a_client_that_makes_no_sense_is_named_with_the_reason() {
         ("its descriptor is no connection", 1, |parcel, at| {
             let fd = parcel.state.clients[at].fd as usize;
             parcel.fds[fd] = std::fs::File::open("/dev/null").expect("opened").into();
+        }),
+        ("one of its reads makes no sense", 1, |parcel, at| {
+            let read = serde_json::json!({ "cookie": 1, "flags": 0, "offset": 0, "len": 512 });
+            change_stage(parcel, at, "reads", vec![read; 513].into());
         }),
         ("its export 'y' is gone", 1, |parcel, at| rename(parcel, at)),
         ("its device is gone", 7, |parcel, at| rename(parcel, at)),
@@ -306,8 +310,36 @@ fn a_client_that_makes_no_sense_is_named_with_the_reason() {
 }
 
 fn rename(parcel: &mut Parcel, at: usize) {
+    change_stage(parcel, at, "export", "y".into());
+}
+
+fn change_stage(parcel: &mut Parcel, at: usize, key: &str, value: Value) {
     let mut client = serde_json::to_value(&parcel.state.clients[at]).expect("text");
     let stage = client["stage"].as_object_mut().expect("a stage").values_mut().next().expect("one");
-    stage["export"] = "y".into();
+    stage[key] = value;
     parcel.state.clients[at] = serde_json::from_value(client).expect("a client");
+}
+
+#[test]
+fn numbers_that_no_server_reaches_harm_nobody() {
+    let _alone = alone();
+    let Some(mut company) = Company::new() else { return };
+    let mut moved = company.moving.take_out();
+    let state = &mut moved.parcel.state;
+    state.last_client = u64::MAX;
+    state.exports[0].refused = u64::MAX;
+    state.exports[0].io = (0..10).map(|at| (at, u64::MAX - 1)).collect();
+    state.queues = vec![state.exports[0].io.clone(); 3];
+    state.exports[0].counts.reads = u64::MAX;
+    state.clients.iter_mut().for_each(|client| (client.counts.reads, client.since) = (u64::MAX, u64::MAX));
+    company.moving.go_on(moved);
+    company.go_on_but(0);
+    company.moving.serves();
+    let server = &company.moving.server;
+    assert!(server.clients().iter().all(|client| client.id > 0 && client.counts.answered() < u64::MAX));
+    assert!(server.io_groups().iter().all(|(_, group)| group.counts().ios() < 1 << 32), "counters start again");
+    assert!(server.queues().iter().all(|queue| queue.counts().ios() < 1 << 32));
+    company.moving.hand_over();
+    company.moving.serves();
+    company.moving.stop().server.stop().expect("no reactor has panicked");
 }

@@ -212,6 +212,9 @@ fn any_requests_are_answered_once_across_handovers_at_any_time() {
                 }
             }
             drop(ended);
+            let notices = moving.notices.lock().expect("nobody panics");
+            assert!(notices.is_empty(), "{notices:?}");
+            drop(notices);
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
         let done = done.load(Ordering::Relaxed);

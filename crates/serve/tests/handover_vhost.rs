@@ -379,6 +379,20 @@ fn a_front_end_that_has_said_nothing_or_half_of_what_it_says_goes_on() {
 }
 
 #[test]
+fn a_server_that_ends_at_once_after_a_handover_ends() {
+    for _ in 0..40 {
+        let Some(mut moving) = plan(ram()).start() else { return };
+        let driver = attach(&moving, &two_queues());
+        let mut talker = moving.talker(rig::talker::Form::Simple);
+        moving.hand_over();
+        let from = Instant::now();
+        moving.stop().server.stop().expect("it ends");
+        assert!(from.elapsed() < Duration::from_secs(5), "{:?}", from.elapsed());
+        assert!(driver.front().sync().is_err() && talker.is_at_its_end());
+    }
+}
+
+#[test]
 fn only_a_front_end_that_has_said_nothing_has_a_deadline_for_its_first_message() {
     let handshake = Duration::from_millis(300);
     let limits = ServerOptions { handshake, ..options() };
@@ -411,7 +425,8 @@ fn a_guest_goes_on_after_a_handover_that_failed() {
                 match moving.server.suspend(Duration::from_millis(5)) {
                     Ok(()) => _ = moving.server.resume(),
                     Err(ServeError::Busy { what }) => {
-                        assert!(what.contains(&format!("client {client}: requests of the guest")), "{what}");
+                        let named = what.contains(&format!("client {client}: requests of the guest"));
+                        assert!(named || what == "the last one has just ended", "{what}");
                         failed += 1;
                     }
                     Err(error) => panic!("{error}"),

@@ -157,9 +157,11 @@ fn serial_of(export: &Export) -> Vec<u8> {
 impl Reactor {
     /// Serves the vhost-user device of an export, with the front-end that another process has served until now.
     pub(super) fn serve_device(&mut self, export_id: u32, restored: Option<Restored>) {
-        let Some(export) = self.shared.exports.by_id(export_id) else { return };
+        let Some(export) = self.shared.exports.by_id(export_id).filter(|_| self.ends_at.is_none()) else {
+            restored.into_iter().for_each(|Restored { known, .. }| self.shared.clients.left(known.id));
+            return self.shared.device_left();
+        };
         let number = self.free_number();
-        self.shared.device_came();
         let mut device = Box::new(Device::new(number, export_id, export, &self.shared));
         device.suspended = self.suspension.is_some();
         restored.into_iter().for_each(|restored| device.restore(&mut self.io, &self.shared, restored));

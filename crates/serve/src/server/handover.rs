@@ -39,7 +39,11 @@ impl Server {
         }
         for _ in &self.threads {
             if all.recv_timeout((now + within).saturating_duration_since(Instant::now())).is_err() {
-                return Err(ServeError::Busy { what: self.resume().join("; ") });
+                let what = match self.resume() {
+                    busy if busy.is_empty() => String::from("the last one has just ended"),
+                    busy => busy.join("; "),
+                };
+                return Err(ServeError::Busy { what });
             }
         }
         Ok(())
@@ -106,7 +110,7 @@ impl Server {
         for export in self.shared.exports.with_devices() {
             let at = fronts.iter().position(|(of, _)| *of == export);
             let front = at.map(|at| Box::new(fronts.swap_remove(at).1));
-            self.shared.order(self.shared.reactor_for(export, 0), Order::Serve { export, front });
+            self.shared.serve_device(export, front);
         }
         for (_, Restored { known, .. }) in fronts {
             let what = format!("the front-end {} was not taken over: its device is gone", known.id);

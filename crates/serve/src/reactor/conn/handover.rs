@@ -10,11 +10,11 @@ use std::time::Instant;
 use rustix::system::uname;
 use sheave_nbd::handshake::Stage::Ended;
 use sheave_nbd::handshake::{Handshake, Negotiated, Tls as Offered};
-use sheave_nbd::session::Session;
+use sheave_nbd::session::{Command, Refused, Request, Session, SessionState, Step};
 
-use super::{Charge, Chosen, Conn, ECANCELED, Ending, Receiving, Stage};
+use super::{Charge, Chosen, Conn, ECANCELED, Ending, MAX_REQUESTS, Receiving, Stage};
 use crate::clients::{Arrival, Known};
-use crate::handover::{Moved, MovedStage, StageState};
+use crate::handover::{Moved, MovedStage, ReadState, StageState};
 use crate::reactor::batch::Piece;
 use crate::reactor::raw::{self, Kind};
 use crate::reactor::requests::Io;
@@ -151,11 +151,7 @@ impl Conn {
                 None => StageState::New,
             },
             Stage::Transmission(chosen) => {
-                for request in self.large.waiting() {
-                    unread.extend(chosen.session.encode(request));
-                }
-                // Last, because the rest of a payload follows: at most one of the two, since a request is deferred
-                // before its payload is received.
+                // At most one of the two: a request is deferred before its payload is received.
                 if let Some(slot) = self.gathering
                     && let Some((request, received)) = io.received_so_far(slot)
                 {
@@ -172,6 +168,7 @@ impl Conn {
                     contexts: chosen.contexts.clone(),
                     session: chosen.session.state(),
                     paid,
+                    reads: self.large.waiting().iter().map(read_state).collect(),
                 }
             }
         };
@@ -218,6 +215,7 @@ impl Conn {
         };
         let mut conn = Conn::new(Arrival { fd, listener, id, peer, who, tally }, number, until, offer);
         conn.life.unread = unread;
+        let mut refused = Vec::new();
         match stage {
             StageState::New => {}
             StageState::Handshake { handshake, exports } => {
@@ -226,21 +224,20 @@ impl Conn {
                 let handshake = handshake.filter(|handshake| !has_ended(handshake));
                 conn.life.stage = Stage::Handshake(Some(handshake.ok_or("the state of its handshake makes no sense")?));
             }
-            StageState::Transmission { export: name, mode, keeps_to_blocks, contexts, session, paid } => {
+            StageState::Transmission { export: name, mode, keeps_to_blocks, contexts, session, paid, reads } => {
                 if session.ended {
                     return Err("the state of its session makes no sense".into());
                 }
                 let gone = || format!("its export '{name}' is gone");
-                let (id, export, bucket) = shared.exports.keeps(name, &conn.tally).ok_or_else(gone)?;
-                let opened = shared.exports.info_of(id).ok_or_else(gone).and_then(|info| {
-                    let fd = io.open(id, &export).map_err(|why| why.to_string())?;
-                    Ok((info, fd))
-                });
-                let (info, fd) = opened.inspect_err(|_| shared.exports.left(id, &conn.tally))?;
-                shared.clients.chose(conn.id, name);
-                io.shares.enter(number, conn.peer, id);
+                let info = shared.exports.id_of(name).and_then(|id| shared.exports.info_of(id)).ok_or_else(gone)?;
                 let (mode, keeps_to_blocks, contexts) = (*mode, *keeps_to_blocks, contexts.clone());
                 let negotiated = Negotiated { export: info, mode, contexts: contexts.clone(), keeps_to_blocks };
+                refused = conn.wait_for(&negotiated, reads)?;
+                let (id, export, bucket) = shared.exports.keeps(name, &conn.tally).ok_or_else(gone)?;
+                let opened = io.open(id, &export).map_err(|why| why.to_string());
+                let fd = opened.inspect_err(|_| shared.exports.left(id, &conn.tally))?;
+                shared.clients.chose(conn.id, name);
+                io.shares.enter(number, conn.peer, id);
                 let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
                 let (session, align) = (Session::restored(&negotiated, session), align.next_power_of_two());
                 let chosen = Chosen { session, id, export, fd, contexts, align, bucket };
@@ -255,8 +252,34 @@ impl Conn {
             batch.close(0);
             conn.small_bytes = batch_bytes(&conn);
         }
+        // Behind the unsent replies, of which the first may have been sent in part.
+        refused.iter().for_each(|refused| conn.refused(refused));
         Ok(conn)
     }
+
+    /// Lets reads wait as they did in the other process. They are parsed again, and thereby checked (H2). Returns those
+    /// that are refused now.
+    fn wait_for(&mut self, negotiated: &Negotiated, reads: &[ReadState]) -> Result<Vec<Refused>, String> {
+        let mut refused = Vec::new();
+        let mut parser = Session::restored(negotiated, &SessionState::default());
+        for &ReadState { cookie, flags, offset, len } in reads {
+            let read = Request { command: Command::Read, flags, cookie, offset, len, contexts: 0 };
+            match parser.next(&parser.encode(&read)).1 {
+                Step::Request(read) if read.command == Command::Read && self.under_way < MAX_REQUESTS => {
+                    self.large.keep_waiting(read);
+                    self.under_way += 1;
+                }
+                Step::Refused(read) => refused.push(read),
+                _ => return Err("one of its reads makes no sense".into()),
+            }
+        }
+        Ok(refused)
+    }
+}
+
+fn read_state(request: &Request) -> ReadState {
+    let &Request { cookie, flags, offset, len, .. } = request;
+    ReadState { cookie, flags, offset, len }
 }
 
 fn has_ended(handshake: &Handshake) -> bool {

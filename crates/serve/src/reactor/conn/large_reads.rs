@@ -46,6 +46,12 @@ impl LargeReads {
         waits
     }
 
+    /// Queues a read that has waited in another process, because its device completes reads at once.
+    pub(super) fn keep_waiting(&mut self, request: Request) {
+        self.end_at_once = true;
+        self.waiting.push_back(request);
+    }
+
     /// Returns the next large read if it may begin while the client holds `held` bytes.
     fn next(&self, held: u64) -> Option<&Request> {
         self.waiting.front().filter(|_| !self.end_at_once || held < HOT)
