@@ -336,7 +336,9 @@ fn numbers_that_no_server_reaches_harm_nobody() {
     company.go_on_but(0);
     company.moving.serves();
     let server = &company.moving.server;
-    assert!(server.clients().iter().map(|client| client.counts.answered()).count() > 0, "reports can be made");
+    // Reports can be made of any numbers.
+    let answered: Vec<u64> = server.clients().iter().map(|client| client.counts.answered()).collect();
+    assert!(!answered.is_empty());
     assert!(server.io_groups().iter().all(|(_, group)| group.counts().ios() < 1 << 32), "counters start again");
     assert!(server.queues().iter().all(|queue| queue.counts().ios() < 1 << 32));
     company.moving.hand_over();
