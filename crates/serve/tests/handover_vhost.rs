@@ -420,7 +420,11 @@ fn a_guest_goes_on_after_a_handover_that_failed() {
         let client = moving.server.clients()[0].id;
         let mut failed = 0;
         let rounds = under_load(&mut driver, |rounds| {
-            for _ in 0..10 {
+            // Until some have failed: on a busy machine many end well.
+            for _ in 0..100 {
+                if failed > 3 {
+                    break;
+                }
                 // Shorter than requests take: queues end after the server has resumed.
                 match moving.server.suspend(Duration::from_millis(5)) {
                     Ok(()) => _ = moving.server.resume(),

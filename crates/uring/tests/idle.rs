@@ -22,12 +22,18 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Runs `wait`, and compares the CPU time of this thread with the elapsed time.
-fn check(what: &str, wait: impl FnOnce()) {
+/// Runs `wait`, and returns the elapsed time and the CPU time of this thread.
+fn measured(what: &str, wait: impl FnOnce()) -> (Duration, Duration) {
     let (start, cpu) = (Instant::now(), cpu_time());
     wait();
     let (waited, used) = (start.elapsed(), cpu_time() - cpu);
     assert!(waited >= WAIT, "{what}: it has waited, {waited:?}");
+    (waited, used)
+}
+
+/// Runs `wait`, and compares the CPU time of this thread with the elapsed time.
+fn check(what: &str, wait: impl FnOnce()) {
+    let (waited, used) = measured(what, wait);
     assert!(used * 100 <= waited, "{what}: {used:?} of CPU in {waited:?}");
 }
 
@@ -51,14 +57,22 @@ fn cpu_time_is_seen() {
     assert!((cpu_time() - cpu) * 100 > start.elapsed(), "a loop uses more than 1 %, or the tests below say nothing");
 }
 
+fn timer(depth: u64) -> (Duration, Duration) {
+    let mut ring = reads("null:size=1M,latency=1s", depth);
+    let times = measured("timer", || {
+        ring.submit_and_wait(depth as u32).unwrap();
+    });
+    assert_eq!(ring.completions().count() as u64, depth);
+    times
+}
+
 #[test]
 fn waiting_for_a_timer() {
     for depth in [1, 64] {
-        let mut ring = reads("null:size=1M,latency=1s", depth);
-        check("timer", || {
-            ring.submit_and_wait(depth as u32).unwrap();
-        });
-        assert_eq!(ring.completions().count() as u64, depth);
+        // A ring that polls does so each time. Under the address sanitizer, 64 first completions may alone take longer
+        // once, when their memory is touched on a busy machine.
+        let all: Vec<_> = (0..3).map(|_| timer(depth)).take_while(|(waited, used)| *used * 100 > *waited).collect();
+        assert!(all.len() < 3, "timer, depth {depth}: times waited, and CPU time: {all:?}");
     }
 }
 
