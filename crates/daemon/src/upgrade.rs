@@ -30,10 +30,11 @@ pub mod protocol;
 pub(crate) mod take;
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use sheave_varlink::channel::{Channel, MAX_FDS};
 
@@ -68,7 +69,8 @@ pub(crate) enum Said {
     Welcome { pid: u32 },
     /// The new process waits for the state.
     Ready {},
-    /// The state, with its memfd; how many descriptors follow, and for how long clients have waited so far.
+    /// The state, whose memfd comes with the message. `fds` is the number of descriptors that follow, `paused_us` the
+    /// time for which clients have waited so far.
     Parcel { fds: u32, paused_us: u64 },
     /// Some of the descriptors.
     Fds {},
@@ -127,6 +129,13 @@ impl Line {
         // Fails if the other process is gone.
         let _ = self.0.stream().shutdown(std::net::Shutdown::Both);
     }
+}
+
+/// Waits for the end of a process, at most for `within`. Returns true if it has ended.
+pub(crate) fn has_ended(process: &OwnedFd, within: Duration) -> bool {
+    let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: within.subsec_nanos().into() };
+    let mut polled = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
+    poll(&mut polled, Some(&within)).is_ok_and(|many| many > 0)
 }
 
 /// Returns the failure for an error of the connection.

@@ -171,20 +171,17 @@ impl Clients {
         rows.add((fd, origin), 0, at, reactor, Some(queues))
     }
 
-    /// Adds a client that another process has served until now, with its number, its counts, and `queues` as in
-    /// [`Clients::attached`]. Returns the reactor that is to serve it: for a front-end the one that is given, for an
-    /// NBD client the one with the fewest clients.
+    /// Adds a client that another process has served until now and that `reactor` is to serve, with its number, its
+    /// counts, and `queues` as in [`Clients::attached`]; `None` for an NBD client.
     pub(crate) fn restored(
         &self,
         (id, since, counts): (u64, SystemTime, &IoCounts),
         origin: Origin,
         at: Vec<Address>,
-        reactor: Option<usize>,
+        reactor: usize,
         queues: Option<usize>,
-    ) -> (usize, Known) {
+    ) -> Known {
         let mut rows = self.lock();
-        let fewest = (0..rows.by_reactor.len()).min_by_key(|at| rows.by_reactor[*at]).unwrap_or(0);
-        let reactor = reactor.unwrap_or(fewest);
         match queues {
             Some(_) => rows.front_ends += 1,
             None => rows.by_reactor.get_mut(reactor).into_iter().for_each(|has| *has += 1),
@@ -195,7 +192,7 @@ impl Clients {
         let client = Client { id, who: known, reactor, peer, export: None, since, counts };
         rows.all.insert(id, Row { client, tally: tally.clone(), is_front_end: queues.is_some() });
         rows.next = rows.next.max(id);
-        (reactor, Known { id, peer: origin.peer(), who, tally })
+        Known { id, peer: origin.peer(), who, tally }
     }
 
     /// Returns the number of the last client.

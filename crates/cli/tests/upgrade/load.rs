@@ -22,7 +22,7 @@ pub struct Load {
     rounds: Arc<AtomicU64>,
 }
 
-/// What a load has written.
+/// Record of the writes of a load.
 #[derive(Debug, Default)]
 pub struct Book {
     first: u64,

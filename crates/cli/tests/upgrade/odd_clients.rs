@@ -100,7 +100,7 @@ fn clients_with_tls_are_announced_and_disconnected_and_the_others_go_on() {
     let (address, info) = (address("localhost"), address("localhost"));
     let with_tls = || rig.ok("upgrade --dry-run --json").json()["clients_with_tls"].as_u64();
     assert_eq!(with_tls(), Some(0));
-    // It reads its stdin, which stays open, once it is connected.
+    // The client reads its stdin, which stays open, once the client is connected.
     let mut copy = Command::new("nbdcopy");
     copy.args(["-", &address]).current_dir(rig.dir.path("")).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut copy = copy.spawn().expect("it runs");

@@ -7,7 +7,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use sheave_drivers::host::{self, Inherited, InheritedKind};
 use sheave_load::signals::{Ender, Hangups};
@@ -17,7 +16,7 @@ use tracing::{error, info, warn};
 
 use super::blob::{Added, Blob, Kind, Listening, OpenFile};
 use super::protocol::Give;
-use super::{DRAIN, Line, PROMPT, STATE_VERSION, Said, TAKE, broken};
+use super::{DRAIN, Line, PROMPT, STATE_VERSION, Said, TAKE, broken, has_ended};
 use crate::api::types::AddExport;
 use crate::config::{ExportPlan, Plan, What};
 use crate::daemon::late::PATIENCE;
@@ -86,18 +85,11 @@ impl Successor {
         let _ = self.line.say(&Said::Refused { cause: why.in_a_line() }, &[]);
     }
 
-    /// Waits until the process has ended.
-    fn ends(&self, within: Duration) -> bool {
-        let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: within.subsec_nanos().into() };
-        let mut polled = [PollFd::from_borrowed_fd(self.process.as_fd(), PollFlags::IN)];
-        poll(&mut polled, Some(&within)).is_ok_and(|many| many > 0)
-    }
-
     /// Ends the process, which has not taken the daemon over (P1). Returns false if it does not end.
     fn end(&self) -> bool {
         // Fails if it has ended.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
-        self.ends(DEATH)
+        has_ended(&self.process, DEATH)
     }
 
     /// Passes signals on that have come while the daemon was given away.

@@ -1,11 +1,10 @@
 //! The new process of an upgrade: receives everything, and owns it once everything is open.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::json;
@@ -14,7 +13,7 @@ use sheave_serve::listen::handover::{self, HandedOver};
 use sheave_serve::{Address, Allow, Limit, Listener, Parcel, Server};
 
 use super::blob::{Added, Blob, Kind, Listening, OpenFile};
-use super::{DRAIN, Line, PROMPT, STATE_VERSION, Said, broken};
+use super::{DRAIN, Line, PROMPT, STATE_VERSION, Said, broken, has_ended};
 use crate::config::{ExportPlan, Plan, What};
 use crate::daemon::Opened;
 use crate::failure::{self, Failure};
@@ -99,7 +98,7 @@ impl Predecessor {
 
     /// Waits for the end of the old process. Returns true if it has ended (P4).
     pub(crate) fn ends(&self) -> bool {
-        self.process.as_ref().is_none_or(has_ended)
+        self.process.as_ref().is_none_or(|process| has_ended(process, OLD_ENDS))
     }
 
     /// Tells the old process that this one has let go of everything, so that the old one goes on; and the command that
@@ -180,13 +179,6 @@ pub(crate) fn tell_failed(why: &Failure) {
 fn tell(value: &serde_json::Value) {
     // Without a buffer, which would keep the line for the stdout of the old process if the command has ended.
     let _ = rustix::io::write(rustix::stdio::stdout(), format!("{value}\n").as_bytes());
-}
-
-/// Waits for the end of a process, and returns true if it has ended.
-fn has_ended(process: &OwnedFd) -> bool {
-    let within = Timespec { tv_sec: OLD_ENDS.as_secs() as i64, tv_nsec: 0 };
-    let mut polled = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
-    poll(&mut polled, Some(&within)).is_ok_and(|many| many > 0)
 }
 
 fn inherited((file, fd): (&OpenFile, OwnedFd)) -> Inherited {

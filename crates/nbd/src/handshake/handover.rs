@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Asked, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Handshake, MAX_SKIPPED_BYTES, Mode, State, Tls};
 use crate::catalog::MAX_CONTEXTS;
 
-/// What a handshake expects next.
+/// The next input that a handshake expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
     /// The flags of the client.

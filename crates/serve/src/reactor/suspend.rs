@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A reactor that is coming to a stop, or has.
 #[derive(Debug, Default)]
 pub(super) struct Suspension {
-    /// Where the reactor reports that it is quiet, until it has.
+    /// Channel on which the reactor reports that it is quiet; `None` once it has.
     done: Option<SyncSender<()>>,
     /// Time from which on clients that do not take their replies keep them as unsent bytes; `None` once it has passed.
     cut_at: Option<Instant>,

@@ -144,16 +144,17 @@ impl Server {
             _ if id == 0 => return Err("it has no number".into()),
             MovedStage::Nbd(stage) => {
                 let at = listener.map_or(at, |listener| self.shared.listeners[listener].names());
-                // Where it was: a ring has room for few devices, and each client needs that of its export.
+                // The same reactor as before: a ring has room for few devices, and each client needs the one of its
+                // export.
                 let reactor = client.reactor % self.threads.len().max(1);
-                let (reactor, known) = self.shared.clients.restored(row, origin, at, Some(reactor), None);
+                let known = self.shared.clients.restored(row, origin, at, reactor, None);
                 let coming = Coming { fd, known, listener, unread, unsent, stage };
                 self.shared.order(reactor, Order::GoOn(Box::new(coming)));
             }
             MovedStage::FrontEnd { export, life, fds, resized, spoke } => {
                 let number = self.shared.exports.id_of(&export).unwrap_or(u32::MAX);
                 let (reactor, queues) = (self.shared.reactor_for(number, 0), life.queues.len());
-                let (_, known) = self.shared.clients.restored(row, origin, at, Some(reactor), Some(queues));
+                let known = self.shared.clients.restored(row, origin, at, reactor, Some(queues));
                 let restored = Restored { socket: fd, known, life, unread: (unread, fds), resized, spoke };
                 fronts.push((number, restored));
             }
